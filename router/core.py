@@ -1,0 +1,225 @@
+"""The nouns, in the order a request meets them. PURE.
+
+Everything here is a frozen value. Unknown is ``None``, never 0; every measured value names its unit and carries
+the time it was taken, so that whoever reads it can judge its age. Times are seconds of the monotonic clock that
+`router.app` hands out; token counts are tokens; nothing here is allocated per block or per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Header fields in wire order, names in lower case, repeated fields kept apart."""
+
+
+class Api(StrEnum):
+    """The generating surfaces whose prompts are tokenized and routed by prefix; OTHER is forwarded as it is."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    OTHER = "other"
+
+
+class Role(StrEnum):
+    """What an endpoint may be chosen for. BOTH serves whole requests and either leg."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BOTH = "both"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine address and rank: the unit of choice. Identity only; what is measured is in `EndpointState`."""
+
+    id: str
+    """Unique in the process and safe as a metric label: ``host:port`` or ``host:port/rank``."""
+    url: str
+    """``http(s)://host[:port][/prefix]`` without a trailing slash."""
+    role: Role = Role.BOTH
+    rank: int | None = None
+    """Local data-parallel index to send as ``X-data-parallel-rank``; None when the engine has one rank."""
+    api_key: str | None = None
+    """Bearer token for this upstream; never logged, never shown."""
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.id}, {self.role.value})"
+
+
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A client's request, reduced to what routing needs; the body stays bytes and is forwarded untouched.
+
+    Values a client may send in any JSON type are kept as they came (``Any``): judging them is the engine's work.
+    """
+
+    request_id: str
+    api: Api
+    path: str
+    """Path and query as they go upstream, e.g. ``/v1/chat/completions``."""
+    body: bytes
+    headers: Headers
+    """What goes upstream: hop-by-hop, routing control and client credentials already taken out."""
+    routing_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Headers that steer routing (session id, SLOs, ...), lower case; they do not reach an engine."""
+    model: str | None = None
+    stream: bool = False
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+    fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """The decoded fields that a prompt is rendered from (messages, prompt, tools, chat_template_kwargs, ...)."""
+    arrived_at: float = 0.0
+
+
+class TokenSource(StrEnum):
+    """Where token ids come from, from exact to guessed."""
+
+    CLIENT = "client"
+    """The client sent token ids."""
+    LOCAL = "local"
+    ENGINE = "engine"
+    ESTIMATE = "estimate"
+    """Bytes of text stand in for tokens: a label on metrics, usable for affinity and lengths, never exact."""
+    NONE = "none"
+    """Nothing to tokenize, or no plugin asked for it."""
+
+
+class TokenizedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """Token ids of the prompt and their chain of block hashes."""
+
+    token_ids: Sequence[int]
+    """``array('I')`` when there are any; empty with TokenSource.NONE."""
+    source: TokenSource
+    token_count: int
+    """Prompt tokens, summed over a batch of prompts; an estimate with TokenSource.ESTIMATE."""
+    block_size: int = 0
+    """Tokens per block of `block_hashes`; 0 when there are none."""
+    block_hashes: Sequence[int] = ()
+    """One 64-bit key per full block, chained (`kvindex.hashing`)."""
+
+
+class EndpointMatch(msgspec.Struct, frozen=True):
+    """Leading blocks of one prompt that one endpoint holds."""
+
+    blocks: int
+    """Leading blocks held in any tier, speculative included."""
+    device: int
+    """Leading blocks of these in device memory or speculative (no fetch needed)."""
+
+
+NO_MATCH = EndpointMatch(0, 0)
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of an endpoint's ``/v1/models``."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    """Base model's served name for a LoRA adapter."""
+    max_model_len: int | None = None
+    raw: bytes = b"{}"
+    """The entry's JSON as the engine sent it, for the merged ``/v1/models``."""
+
+
+class Health(StrEnum):
+    UNKNOWN = "unknown"
+    """Not probed yet; may be chosen (a request finds out as fast as a probe)."""
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DRAINING = "draining"
+    """Finishes what it has; gets nothing new."""
+
+
+class IndexState(StrEnum):
+    """How far the KV index can be believed for an endpoint."""
+
+    EXACT = "exact"
+    """Fed by the engine's KV events, no gap."""
+    APPROXIMATE = "approximate"
+    """Fed by our own routing history."""
+
+
+class EndpointMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last scrape of ``/metrics`` said, summed over the endpoint's rank; None where it said nothing."""
+
+    taken_at: float
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    """0..1."""
+    running_loras: frozenset[str] = frozenset()
+    waiting_loras: frozenset[str] = frozenset()
+    max_loras: int | None = None
+
+
+class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of what is known about one endpoint; replaced whole by `router.pool`, never edited."""
+
+    endpoint: Endpoint
+    health: Health = Health.UNKNOWN
+    models: Mapping[str, ModelCard] = msgspec.field(default_factory=dict)
+    """Served model id -> card; empty until discovered (then the endpoint is taken to serve any model)."""
+    block_size: int | None = None
+    num_blocks: int | None = None
+    """Device KV blocks of `block_size` tokens."""
+    index: IndexState = IndexState.APPROXIMATE
+    metrics: EndpointMetrics | None = None
+    process_start: float | None = None
+    """Unix seconds (``process_start_time_seconds``): the engine's incarnation."""
+    version: str | None = None
+
+
+class Inflight(msgspec.Struct, frozen=True):
+    """What this router has on an endpoint now, counted by itself and not scraped."""
+
+    requests: int = 0
+    prefill_tokens: int = 0
+    """Uncached prompt tokens dispatched and not yet answered by a first token."""
+    tokens: int = 0
+    """Prompt tokens plus expected output tokens of everything dispatched and not yet ended."""
+
+
+NO_INFLIGHT = Inflight()
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An endpoint as the scheduler sees it for one request."""
+
+    state: EndpointState
+    inflight: Inflight
+    match: EndpointMatch
+    metrics_age: float | None
+    """Seconds since `state.metrics` was taken; None when there are none."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.state.endpoint
+
+    @property
+    def id(self) -> str:
+        return self.state.endpoint.id
+
+
+class Leg(StrEnum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Who serves, in which order to fall back, and why."""
+
+    decode: tuple[Candidate, ...]
+    """Best first; the rest are the ordered fallbacks. Never empty."""
+    prefill: tuple[Candidate, ...] = ()
+    """Empty: the decode endpoint prefills locally. Else best first with ordered fallbacks."""
+    reason: str = ""
+    """A short word from a bounded set, used as a metric label: ``aggregated``, ``pd-long-prompt``, ``pd-cached``, ..."""
+    scores: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
+    """Endpoint id -> plugin name -> weighted score, for explanation."""

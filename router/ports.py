@@ -1,0 +1,116 @@
+"""Protocols at the edges where I/O begins. The director and the app know these; adapters implement them.
+
+No implementation lives here, and nothing here is a PURE seam: a Protocol stands where the world is touched, and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from router.core import Endpoint, EndpointMatch, EndpointState, Headers, InferenceRequest, TokenizedPrompt
+
+
+class Clock(Protocol):
+    """Monotonic seconds."""
+
+    def __call__(self) -> float: ...
+
+
+class Tokenization(Protocol):
+    """`router.tokenization`: a request's prompt as token ids and block hashes."""
+
+    async def tokenize(self, request: InferenceRequest, candidates: Sequence[EndpointState]) -> TokenizedPrompt:
+        """Never raises for what a client or an engine says: the last resort is an estimate or an empty prompt.
+
+        `candidates` are the endpoints that serve the model: their cards give the model's root and whether its name
+        is a LoRA adapter's, and one of them may be asked (``/tokenize``) when there is no local tokenizer.
+        """
+        ...
+
+
+class PrefixIndex(Protocol):
+    """The KV index as the director uses it; a lookup never leaves the process and never fails a request."""
+
+    def match(self, block_hashes: Sequence[int]) -> Mapping[str, EndpointMatch]:
+        """Endpoint id -> leading blocks held; endpoints that hold nothing are absent."""
+        ...
+
+    def speculate(self, endpoint_id: str, block_hashes: Sequence[int]) -> None:
+        """The chain was dispatched to this endpoint: count it as held until its events say so or a TTL passes.
+
+        For an endpoint without events this is the history that its approximate entries come from.
+        """
+        ...
+
+
+class EndpointPool(Protocol):
+    """`router.pool`: all endpoints with their newest snapshots."""
+
+    def snapshot(self) -> Sequence[EndpointState]:
+        """Immutable; the same object until something changes."""
+        ...
+
+    def report_failure(self, endpoint: Endpoint) -> None:
+        """A connect failure, reset, time-out or 5xx seen on the request path (never a 4xx): passive health."""
+        ...
+
+    def report_success(self, endpoint: Endpoint) -> None: ...
+
+
+class UpstreamResponse(Protocol):
+    """An engine's answer whose first body byte, or end, has already come."""
+
+    status: int
+    headers: Headers
+    """As sent, hop-by-hop and framing fields included: the caller filters."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Body bytes as they come, decoded from transfer framing, everything that has arrived joined in one piece.
+
+        Raises `UpstreamBroken` if the engine cuts the body short of its framing.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Idempotent. Before the end it closes the connection, which aborts the engine's work; after, it pools it."""
+        ...
+
+
+class Upstream(Protocol):
+    """`router.upstream.relay`: the streaming hot path."""
+
+    async def open(
+        self,
+        endpoint: Endpoint,
+        method: bytes,
+        path: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        first_byte_timeout_s: float | None = None,
+    ) -> UpstreamResponse:
+        """Sends the request and waits for head and first body byte (or end).
+
+        `headers` must not hold framing, host or hop-by-hop fields: the relay writes its own. Raises `UpstreamRefused`
+        (no connection, nothing sent), `UpstreamBroken` (cut or malformed), `UpstreamSilent` (time-out). Cancelling
+        closes the connection.
+        """
+        ...
+
+
+class UpstreamError(Exception):
+    """An engine could not be reached or did not keep to HTTP. Not a `RouterError`: the director decides what follows."""
+
+
+class UpstreamRefused(UpstreamError):
+    """No connection: nothing was sent."""
+
+
+class UpstreamBroken(UpstreamError):
+    """The connection closed, or the answer was malformed, before its end."""
+
+
+class UpstreamSilent(UpstreamError):
+    """No byte within the time allowed."""
