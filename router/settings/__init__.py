@@ -1,0 +1,50 @@
+"""One frozen settings tree: YAML file < environment (``KVROUTER_...``) < flags; unknown keys are refused.
+
+`model` is the tree, `load` reads it and turns every mistake into one `ConfigError` sentence, `doc` writes
+`docs/configuration.md`.
+"""
+
+from router.settings.load import dump, load
+from router.settings.model import (
+    DiscoverySettings,
+    DnsSettings,
+    EndpointSettings,
+    IndexSettings,
+    KvEventsSettings,
+    LogSettings,
+    MetricsSettings,
+    PdSettings,
+    PoolSettings,
+    RedisSettings,
+    RetrySettings,
+    SchedulingSettings,
+    ServerSettings,
+    Settings,
+    TokenizationSettings,
+    UpstreamSettings,
+    UsageSettings,
+    engine_url,
+)
+
+__all__ = [
+    "DiscoverySettings",
+    "DnsSettings",
+    "EndpointSettings",
+    "IndexSettings",
+    "KvEventsSettings",
+    "LogSettings",
+    "MetricsSettings",
+    "PdSettings",
+    "PoolSettings",
+    "RedisSettings",
+    "RetrySettings",
+    "SchedulingSettings",
+    "ServerSettings",
+    "Settings",
+    "TokenizationSettings",
+    "UpstreamSettings",
+    "UsageSettings",
+    "dump",
+    "engine_url",
+    "load",
+]

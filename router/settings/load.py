@@ -1,0 +1,113 @@
+"""Reads the settings tree: file < environment < flags, and every mistake as one sentence (`ConfigError`)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from router.core import Role
+from router.errors import ConfigError
+from router.settings.explain import sentence
+from router.settings.model import Settings
+from router.settings.sources import Source, from_flags, read_environment, read_yaml
+
+
+def load(
+    config: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The settings in force.
+
+    `config`: a YAML file or None; `environ`: None for this process's; `flags`: dotted key to value
+    (``{"server.port": 9000}``). Mappings merge key by key, a list replaces the whole list below it. The keys in
+    ``server.api_keys_file`` are read into ``server.api_keys``. Raises `ConfigError`: one sentence with key, source
+    and mend.
+    """
+    sources = [read_environment(os.environ if environ is None else environ), from_flags(flags or {})]
+    if config is not None:
+        sources.insert(0, read_yaml(config))
+    merged: dict[str, Any] = {}
+    for source in sources:
+        merged = _merge(merged, source.values)
+    settings = _validate(merged, sources)
+    if settings.server.api_keys_file is not None:
+        keys = [*(key.get_secret_value() for key in settings.server.api_keys), *_read_keys(settings)]
+        merged = _merge(merged, {"server": {"api_keys": list(dict.fromkeys(keys))}})
+        settings = _validate(merged, sources)
+    _check_needs(settings)
+    return settings
+
+
+def dump(settings: Settings) -> dict[str, Any]:
+    """The tree as plain values, secrets masked."""
+    return settings.model_dump(mode="json")
+
+
+def _validate(merged: dict[str, Any], sources: Sequence[Source]) -> Settings:
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise ConfigError(sentence(error, merged, sources)) from None
+
+
+def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(low)
+    for key, value in high.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _read_keys(settings: Settings) -> list[str]:
+    path = Path(settings.server.api_keys_file or "")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(
+            f"server.api_keys_file names {path}, which cannot be read ({why}): give a readable file with one key a line"
+        ) from None
+    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not keys:
+        raise ConfigError(
+            f"server.api_keys_file names {path}, which holds no key and would leave the router open: "
+            "put a key on a line of its own, or leave api_keys_file out"
+        )
+    return keys
+
+
+def _check_needs(settings: Settings) -> None:
+    """What one key needs of another. Raises `ConfigError`."""
+    endpoints, dns = settings.endpoints, settings.discovery.dns
+    if not endpoints and not dns:
+        raise ConfigError(
+            "endpoints is empty and discovery finds none: name at least one engine, like http://127.0.0.1:8001"
+        )
+    roles = {endpoint.role for endpoint in endpoints} | {name.role for name in dns}
+    if roles == {Role.PREFILL}:
+        raise ConfigError(
+            "endpoints has only role prefill, and nobody would decode: add one of role decode or both (--decode URL)"
+        )
+    if settings.pd.enabled is True and not roles & {Role.PREFILL, Role.BOTH}:
+        raise ConfigError(
+            "pd.enabled is true, but no endpoint has role prefill or both: add one (--prefill URL), or set it to auto"
+        )
+    if settings.index.backend == "redis" and settings.redis.url is None:
+        raise ConfigError(
+            "index.backend is redis, but redis.url is not set: give one like redis://127.0.0.1:6379/0, "
+            "or set index.backend to memory"
+        )
+    for what, values in (
+        ("address", [endpoint.url for endpoint in endpoints]),
+        ("name", [endpoint.name for endpoint in endpoints if endpoint.name]),
+    ):
+        value, times = Counter(values).most_common(1)[0] if values else ("", 0)
+        if times > 1:
+            raise ConfigError(f"endpoints names {what} {value} {times} times: keep one of them")

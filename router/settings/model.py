@@ -1,0 +1,376 @@
+"""The settings tree: every key, its type, its default and what it means. PURE.
+
+Frozen, and unknown keys are refused. The docstring under a field is its documentation: `docs/configuration.md` is
+generated from this file (`python -m router.settings.doc`). Names ending in ``_s`` are seconds, in ``_ms``
+milliseconds, in ``_bytes`` bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from router.core import Role
+
+Seconds = Annotated[float, Field(gt=0)]
+SecondsOrZero = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def engine_url(value: str) -> str:
+    """An engine's base address in its one spelling, without a trailing slash. Raises ValueError with the mend."""
+    try:
+        parts = urlsplit(value.strip())
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not an address ({error}): write it like http://10.0.0.5:8000") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// address like http://10.0.0.5:8000")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not hold a user or password: put the engine's key into api_key")
+    if parts.query or parts.fragment:
+        raise ValueError("must not hold a query or fragment: only http(s)://host[:port][/prefix]")
+    path = parts.path.rstrip("/")
+    if path.endswith("/v1"):
+        raise ValueError("must be the engine's root: leave the /v1 off, the router adds it")
+    return f"{parts.scheme}://{parts.netloc.lower()}{path}"
+
+
+def _redis_url(value: SecretStr) -> SecretStr:
+    scheme = value.get_secret_value().partition("://")[0]
+    if scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("must be a redis://, rediss:// or unix:// address like redis://127.0.0.1:6379/0")
+    return value
+
+
+def _host_port(value: str) -> str:
+    mend = "must be an address with or without a port, like 10.0.0.10 or 10.0.0.10:5353"
+    try:
+        parts = urlsplit(f"udp://{value}")
+        _ = parts.port
+    except ValueError:
+        raise ValueError(mend) from None
+    if not parts.hostname or parts.path:
+        raise ValueError(mend)
+    return value
+
+
+def _zmq_endpoint(value: str) -> str:
+    if not value.startswith(("tcp://", "ipc://")):
+        raise ValueError("must be a ZMQ address like tcp://10.0.0.5:5557")
+    return value
+
+
+def _bare_url(value: Any) -> Any:
+    """An endpoint may be written as its address alone."""
+    return {"url": value} if isinstance(value, str) else value
+
+
+def _lower(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(value.strip().lower() for value in values)
+
+
+def _not_blank(values: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(not value.get_secret_value().strip() for value in values):
+        raise ValueError("holds an empty key: leave it out, or give at least one character")
+    return values
+
+
+EngineUrl = Annotated[str, AfterValidator(engine_url)]
+ZmqEndpoint = Annotated[str, AfterValidator(_zmq_endpoint)]
+
+
+class Section(BaseModel):
+    """What every branch of the tree has in common."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+
+class ServerSettings(Section):
+    """The side that clients see."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; `0.0.0.0` or `::` for every interface."""
+    port: Port = 8000
+    """Port to listen on."""
+    api_keys: Annotated[tuple[SecretStr, ...], AfterValidator(_not_blank)] = ()
+    """Keys that clients may send as `Authorization: Bearer ...` (or `x-api-key`). Empty: no key is asked for."""
+    api_keys_file: str | None = None
+    """File with one such key a line (blank lines and lines that begin with `#` are skipped), added to `api_keys`."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins that browsers may call from; `["*"]` for any."""
+    max_body_bytes: Count = 64 * 1024 * 1024
+    """Largest request body; a larger one is answered 413."""
+    max_concurrent_requests: Count = 4096
+    """Requests inside the router at one time; one more is answered 429."""
+    shutdown_grace_s: SecondsOrZero = 30.0
+    """How long running requests may take to finish after SIGTERM before they are cut."""
+    settle_s: SecondsOrZero = 0.0
+    """How long to go on accepting after SIGTERM while `/ready` already says no, so that balancers notice first."""
+    access_log: bool = True
+    """One log line for each request: outcome, endpoints and times, never a prompt or a key."""
+    response_headers: bool = True
+    """Add `x-kvrouter-endpoint`, `x-kvrouter-prefill-endpoint` and `x-kvrouter-matched-tokens` to responses."""
+    trusted_headers: Annotated[tuple[str, ...], AfterValidator(_lower)] = ()
+    """Routing-control headers that are passed on to engines when a client sends them; all others are stripped."""
+    trust_client_kv_transfer_params: bool = False
+    """Pass on `kv_transfer_params` that a client sends. Dangerous: such a body can stop an engine."""
+
+
+class KvEventsSettings(Section):
+    """Where an engine publishes its KV events."""
+
+    endpoint: ZmqEndpoint
+    """ZMQ PUB socket, e.g. `tcp://10.0.0.5:5557`; data-parallel rank n uses port + n."""
+    replay_endpoint: ZmqEndpoint | None = None
+    """ZMQ ROUTER socket that fills gaps, e.g. `tcp://10.0.0.5:5558`."""
+    topic: str = ""
+    """Subscription prefix; empty for everything."""
+
+
+class EndpointSettings(Section):
+    """One engine address. May be written as the bare address."""
+
+    url: EngineUrl
+    """Address, `http(s)://host[:port][/prefix]` without `/v1`."""
+    role: Role = Role.BOTH
+    """What it may be chosen for: `both`, `prefill` or `decode`."""
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._:/\-]{1,128}$")
+    """Shown in headers, metrics and logs instead of `host:port`."""
+    api_key: SecretStr | None = None
+    """Bearer token for this engine; null: `upstream.api_key`."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Free labels, for plugins to look at."""
+    data_parallel_size: Count | None = None
+    """Data-parallel ranks behind this address; null: discovered."""
+    kv_events: KvEventsSettings | Literal[False] | None = None
+    """Where its KV events are; null: asked from the engine (`/kv_event_sources`); false: it has none."""
+
+
+class DnsSettings(Section):
+    """One DNS name whose answers are endpoints."""
+
+    name: str = Field(min_length=1)
+    """Name to resolve, e.g. `vllm-decode.default.svc.cluster.local`."""
+    kind: Literal["a", "srv"] = "a"
+    """`a`: A and AAAA records with `port`; `srv`: SRV records, which carry their port."""
+    port: Port | None = None
+    """Engines' port; needed by `a`."""
+    scheme: Literal["http", "https"] = "http"
+    """How to reach them."""
+    role: Role = Role.BOTH
+    """Role of every endpoint found."""
+    interval_s: Seconds = 5.0
+    """How often to resolve."""
+    nameserver: Annotated[str, AfterValidator(_host_port)] | None = None
+    """Server to ask, `address[:port]`; null: the system's."""
+
+    @model_validator(mode="after")
+    def _needs_port(self) -> DnsSettings:
+        if self.kind == "a" and self.port is None:
+            raise ValueError("has no port: A records carry none, so add the engines' port, or use kind: srv")
+        return self
+
+
+class DiscoverySettings(Section):
+    """Endpoints that come and go."""
+
+    dns: tuple[DnsSettings, ...] = ()
+    """DNS names to follow."""
+
+
+class PoolSettings(Section):
+    """How endpoints are watched."""
+
+    probe_interval_s: Seconds = 2.0
+    """How often `/health` is asked."""
+    probe_timeout_s: Seconds = 2.0
+    """When a probe counts as failed."""
+    healthy_after: Count = 1
+    """Good probes in a row that make an endpoint healthy."""
+    unhealthy_after: Count = 3
+    """Failures in a row (probes, or connects and resets seen on requests) that make it unhealthy."""
+    scrape_interval_s: Seconds = 1.0
+    """How often `/metrics` is read."""
+    models_interval_s: Seconds = 30.0
+    """How often `/v1/models` and the engine's identity are read again."""
+
+
+class UpstreamSettings(Section):
+    """Connections to engines."""
+
+    api_key: SecretStr | None = None
+    """Bearer token for every engine that has no `api_key` of its own."""
+    connect_timeout_s: Seconds = 2.0
+    """Time for a connection to stand."""
+    first_byte_timeout_s: Seconds = 300.0
+    """Time from the sent request to the first byte of the answer's body: queueing and prefill."""
+    idle_timeout_s: Seconds = 300.0
+    """Longest pause between two bytes of an answer."""
+    keepalive_s: Seconds = 4.0
+    """How long an idle connection is kept; below the engine's own keep-alive (5 s for vLLM)."""
+    max_idle_per_endpoint: Count = 256
+    """Idle connections kept for one endpoint."""
+    verify: bool = True
+    """Check certificates of https:// engines."""
+    ca_file: str | None = None
+    """Certificate authorities (PEM) to check them against; null: the system's."""
+
+
+class TokenizationSettings(Section):
+    """Prompts as token ids."""
+
+    default: str | None = None
+    """Tokenizer of every model that `models` does not name: a folder or a hub id; null: the model's own name."""
+    models: dict[str, str] = Field(default_factory=dict)
+    """Served model name to tokenizer (a folder or a hub id)."""
+    remote: bool = True
+    """Ask an engine's `/tokenize` when there is no local tokenizer."""
+    estimate: bool = True
+    """Estimate from the text when there is neither; labelled as such, never taken for exact."""
+    inline_max_bytes: int = Field(default=16384, ge=0)
+    """Prompts up to this size are tokenized at once, larger ones in a worker."""
+    workers: Count = 2
+    """Worker threads for large prompts."""
+    queue: Count = 64
+    """Large prompts that may wait for a worker; one more is routed without tokens."""
+
+
+class IndexSettings(Section):
+    """The KV index."""
+
+    backend: Literal["memory", "redis"] = "memory"
+    """`memory`: each router its own; `redis`: shared by all routers with the same `redis.namespace`."""
+    block_size: Literal["auto"] | Count = "auto"
+    """Tokens a block; `auto`: what the engines report."""
+    speculative_ttl_s: Seconds = 2.0
+    """How long a dispatched prompt counts as cached before the engine's own events must say so."""
+    approximate_ttl_s: Seconds = 600.0
+    """The same for engines without KV events, whose cache is guessed from what was sent to them."""
+    max_blocks: Count = 4_000_000
+    """Blocks remembered over all endpoints."""
+    match_budget_ms: float = Field(default=5.0, gt=0)
+    """Time that one lookup may take; after it the request is routed without."""
+
+
+class RedisSettings(Section):
+    """Shared state of several routers."""
+
+    url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
+    """`redis://[:password@]host:port/db`, `rediss://...` (TLS) or `unix://path`."""
+    namespace: str = Field(default="kvrouter", pattern=r"^[A-Za-z0-9._:\-]{1,64}$")
+    """Prefix of every key; routers with the same one share an index."""
+    command_timeout_s: Seconds = 0.05
+    """Time that one command may take before the router goes on without it."""
+    connect_timeout_s: Seconds = 1.0
+    """Time for a connection to stand."""
+
+
+class SchedulingSettings(Section):
+    """Which plugins choose."""
+
+    plugins: tuple[dict[str, Any], ...] = ()
+    """Plugins: `{type, name?, parameters?}`."""
+    profiles: tuple[dict[str, Any], ...] = ()
+    """Profiles: filters, scorers with weights, a picker."""
+    decider: dict[str, Any] | None = None
+    """Who decides between aggregated and disaggregated."""
+
+
+class PdSettings(Section):
+    """Prefill on one engine, decode on another."""
+
+    enabled: bool | Literal["auto"] = "auto"
+    """`auto`: when there is an endpoint of role `prefill`."""
+    connector: Literal["nixl"] = "nixl"
+    """How the engines hand KV over."""
+    retries: int = Field(default=1, ge=0, le=16)
+    """Other prefill endpoints to try before the decode endpoint prefills by itself."""
+    prefill_timeout_s: Seconds = 60.0
+    """Time for the prefill leg to answer."""
+
+
+class RetrySettings(Section):
+    """What happens when an engine fails before its first byte."""
+
+    max_attempts: int = Field(default=3, ge=1, le=16)
+    """Endpoints tried for one request, the first included."""
+    on_status: tuple[Annotated[int, Field(ge=400, le=599)], ...] = (502, 503, 504)
+    """Engine statuses that count as failed and go to the next endpoint."""
+    backoff_ms: float = Field(default=25.0, ge=0)
+    """Pause before the second attempt, doubled for each further one, with jitter."""
+    backoff_max_ms: float = Field(default=1000.0, ge=0)
+    """Longest such pause."""
+
+
+class UsageSettings(Section):
+    """Token counts of streams."""
+
+    inject_stream_usage: bool = False
+    """Ask engines for usage on streams whose client did not; the extra chunk is taken out again."""
+
+
+class MetricsSettings(Section):
+    """What `/metrics` says."""
+
+    enabled: bool = True
+    """Serve `/metrics`."""
+    max_label_values: Count = 1000
+    """Values of one label (models, for instance) before further ones are counted as `other`."""
+
+
+class LogSettings(Section):
+    """What is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level written."""
+    format: Literal["text", "json"] = "text"
+    """`json`: one object a line."""
+
+
+class Settings(BaseSettings):
+    """The whole tree. Made from its arguments alone; `router.settings.load` is what reads files and environment."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        env_prefix="KVROUTER_",
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        env_parse_none_str="null",
+    )
+
+    server: ServerSettings = ServerSettings()
+    endpoints: tuple[Annotated[EndpointSettings, BeforeValidator(_bare_url)], ...] = ()
+    """Engines, as addresses or as mappings."""
+    discovery: DiscoverySettings = DiscoverySettings()
+    pool: PoolSettings = PoolSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    tokenization: TokenizationSettings = TokenizationSettings()
+    index: IndexSettings = IndexSettings()
+    redis: RedisSettings = RedisSettings()
+    scheduling: SchedulingSettings = SchedulingSettings()
+    pd: PdSettings = PdSettings()
+    retries: RetrySettings = RetrySettings()
+    usage: UsageSettings = UsageSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
