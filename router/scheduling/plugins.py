@@ -30,6 +30,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Filter(Protocol):
+    """A filter that keeps endpoints from overload sets the class attribute ``saturation = True``: when it leaves
+    nobody the client is told to come back (429); any other filter that leaves nobody means that nobody can serve (503).
+    """
+
     def filter(self, context: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """Those that may be chosen, in the given order. Empty: nobody may."""
         ...

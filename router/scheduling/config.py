@@ -1,0 +1,98 @@
+"""SchedulingSettings: the ``scheduling`` key of the configuration. PURE.
+
+    scheduling:
+      plugins:                                   # only those that need parameters or a name of their own
+        - {name: short-queue, type: utilization-filter, parameters: {maxWaitingQueue: 16}}
+      profiles:
+        decode:
+          filters: [short-queue]
+          scorers: [{plugin: prefix-cache-scorer, weight: 3}, {plugin: active-request-scorer, weight: 2}]
+          picker: max-score-picker
+      decider: prefix-based-pd-decider
+
+A name that ``plugins`` does not define is taken as a plugin type with its default parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
+
+
+class PluginSettings(BaseModel):
+    """One plugin instance."""
+
+    model_config = _FROZEN
+
+    type: str
+    name: str | None = None
+    """What profiles call it; the type when omitted."""
+    parameters: Mapping[str, Any] = {}
+
+    @property
+    def key(self) -> str:
+        return self.name or self.type
+
+
+class ScorerSettings(BaseModel):
+    """A scorer's share in a profile."""
+
+    model_config = _FROZEN
+
+    plugin: str
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+
+
+class ProfileSettings(BaseModel):
+    """Filters in order, then the weighted sum of scores, then the picker."""
+
+    model_config = _FROZEN
+
+    filters: tuple[str, ...] = ()
+    scorers: tuple[ScorerSettings, ...] = ()
+    picker: str = "max-score-picker"
+
+
+_DECODE = ProfileSettings(
+    scorers=(
+        ScorerSettings(plugin="prefix-cache-scorer", weight=3),
+        ScorerSettings(plugin="active-request-scorer", weight=2),
+        ScorerSettings(plugin="kv-cache-utilization-scorer", weight=2),
+    )
+)
+_PREFILL = ProfileSettings(
+    scorers=(
+        ScorerSettings(plugin="prefix-cache-scorer", weight=3),
+        ScorerSettings(plugin="active-request-scorer", weight=2),
+        ScorerSettings(plugin="kv-cache-utilization-scorer", weight=2),
+    )
+)
+
+
+class ProfilesSettings(BaseModel):
+    """Who serves a request, and who prefills it when the decider wants that done elsewhere."""
+
+    model_config = _FROZEN
+
+    decode: ProfileSettings = _DECODE
+    prefill: ProfileSettings = _PREFILL
+
+
+_DECIDER = "prefix-based-pd-decider"
+_PLUGINS = (PluginSettings(type=_DECIDER, parameters={"nonCachedTokens": 256}),)
+
+
+class SchedulingSettings(BaseModel):
+    """How endpoints are chosen."""
+
+    model_config = _FROZEN
+
+    plugins: tuple[PluginSettings, ...] = _PLUGINS
+    """Replaces the default list as a whole."""
+    profiles: ProfilesSettings = ProfilesSettings()
+    decider: str = _DECIDER
+    """Whether a prompt is prefilled elsewhere. Asked only where there is an endpoint to do it."""

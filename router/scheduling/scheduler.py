@@ -1,0 +1,130 @@
+"""Scheduler: one request and its candidates -> `Decision`. PURE.
+
+    decode profile -> decider on the chosen decode candidate -> prefill profile
+
+Roles are the scheduler's own rule, not a filter's: a prefill endpoint never decodes, and the prefill leg goes to a
+prefill or both endpoint other than the chosen decode endpoint. Reasons, a bounded set used as metric labels:
+
+    aggregated        nobody to prefill elsewhere, or nothing to disaggregate
+    pd                prefill and decode on two endpoints
+    pd-no-prefiller   the decider wanted it, but no other endpoint can prefill
+    pd-saturated      the decider wanted it, but the prefill profile's saturation filter kept nobody
+    pd-filtered       the decider wanted it, but another filter of the prefill profile kept nobody
+    ...               and the decider's own words, e.g. pd-short, pd-cached, pd-never
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from router.core import Api, Candidate, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
+from router.errors import NoEndpoint, Overloaded, RouterError
+from router.scheduling.plugins import Context, Decider
+from router.scheduling.profile import DrainedError, Named, PluginFailed, Profile, ScoreTable
+
+_RETRY_AFTER_S = 1
+
+
+class Scheduler:
+    """Immutable once built; `decide` neither waits nor remembers."""
+
+    __slots__ = ("_decider", "_decode", "_failed", "_prefill")
+
+    def __init__(self, decode: Profile, prefill: Profile, decider: Named[Decider], failed: PluginFailed) -> None:
+        self._decode = decode
+        self._prefill = prefill
+        self._decider = decider
+        self._failed = failed
+
+    def decide(
+        self,
+        request: InferenceRequest,
+        prompt: TokenizedPrompt,
+        candidates: Sequence[Candidate],
+        *,
+        now: float,
+        rng: random.Random,
+        explain: bool = False,
+    ) -> Decision:
+        """Who serves `request`.
+
+        `candidates`: the endpoints that serve the model and may get new work (neither unhealthy nor draining), each
+        with its own in-flight and match. `now` in monotonic seconds. `explain` fills `Decision.scores`.
+
+        Raises `NoEndpoint` when nobody is eligible and `Overloaded` when everybody eligible is saturated.
+        """
+        decoders = [candidate for candidate in candidates if candidate.state.endpoint.role is not Role.PREFILL]
+        if not decoders:
+            raise _nobody_decodes(len(candidates))
+        table: ScoreTable | None = {} if explain else None
+        context = Context(request=request, prompt=prompt, leg=Leg.DECODE, now=now, rng=rng)
+        try:
+            ranked = self._decode.run(context, decoders, table)
+        except DrainedError as drained:
+            raise _refusal(drained) from None
+        prefill, reason = self._prefill_leg(context, candidates, len(decoders), ranked[0], table)
+        return Decision(decode=tuple(ranked), prefill=prefill, reason=reason, scores=table or {})
+
+    def _prefill_leg(
+        self,
+        context: Context,
+        candidates: Sequence[Candidate],
+        decoders: int,
+        chosen: Candidate,
+        table: ScoreTable | None,
+    ) -> tuple[tuple[Candidate, ...], str]:
+        # In a pool where everybody serves whole requests nothing says that two of them share a KV connector.
+        separate = len(candidates) > decoders or chosen.state.endpoint.role is Role.DECODE
+        if not separate or context.request.api is Api.OTHER:
+            return (), "aggregated"
+        try:
+            verdict = self._decider.plugin.decide(context, chosen)
+        except Exception as error:  # noqa: BLE001 (a third-party plugin)
+            self._failed(self._decider.name, Leg.PREFILL, error)
+            return (), "aggregated"
+        if not verdict.disaggregate:
+            return (), verdict.reason
+        chosen_id = chosen.state.endpoint.id
+        prefillers = [
+            candidate
+            for candidate in candidates
+            if candidate.state.endpoint.role is not Role.DECODE and candidate.state.endpoint.id != chosen_id
+        ]
+        if not prefillers:
+            return (), "pd-no-prefiller"
+        leg = Context(
+            request=context.request,
+            prompt=context.prompt,
+            leg=Leg.PREFILL,
+            now=context.now,
+            rng=context.rng,
+            peer=chosen,
+        )
+        try:
+            return tuple(self._prefill.run(leg, prefillers, table)), verdict.reason
+        except DrainedError as drained:
+            return (), "pd-saturated" if drained.saturated else "pd-filtered"
+
+
+def _nobody_decodes(count: int) -> RouterError:
+    if not count:
+        return NoEndpoint("No healthy endpoint serves this model.", retry_after_s=_RETRY_AFTER_S)
+    who = "the only healthy endpoint" if count == 1 else f"all {count} healthy endpoints"
+    return NoEndpoint(
+        f"No healthy endpoint can decode for this model: {who} only prefill. "
+        "Start or repair an endpoint of role decode or both.",
+        retry_after_s=_RETRY_AFTER_S,
+    )
+
+
+def _refusal(drained: DrainedError) -> RouterError:
+    if drained.saturated:
+        return Overloaded(
+            f"All {drained.of} eligible endpoints are saturated (filter {drained.filter_name!r}): try again later.",
+            retry_after_s=_RETRY_AFTER_S,
+        )
+    return NoEndpoint(
+        f"None of the {drained.of} endpoints that serve this model passes the filter {drained.filter_name!r}.",
+        retry_after_s=_RETRY_AFTER_S,
+    )
