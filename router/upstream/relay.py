@@ -1,0 +1,162 @@
+"""Relay: requests to engines and their answers as they come. The hot path, and the `Upstream` of `router.ports`.
+
+One set of keep-alive connections per endpoint URL, one coarse timer for all time-outs, no task of its own: whoever
+calls waits on the connection's own future. A connection that was used before and closes without a byte of answer was
+closed by the engine before it saw the request; it is replaced once. Every other retry is the director's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from router.core import Endpoint
+from router.ports import UpstreamBroken, UpstreamRefused
+from router.upstream.connection import Connection, Limits, RelayResponse
+from router.upstream.connections import Connections
+from router.wire.http_head import OriginError, parse_origin, request_head
+
+
+class RelayOptions(NamedTuple):
+    """Times in seconds."""
+
+    connect_timeout_s: float = 5.0
+    """Name lookup, TCP and TLS together."""
+    first_byte_timeout_s: float = 600.0
+    """From the request's first byte out to the answer's first body byte, unless the call says otherwise."""
+    keep_idle_s: float = 4.0
+    """How long an unused connection is kept. Below uvicorn's keep-alive of 5 s, which vLLM uses."""
+    max_idle: int = 256
+    """Unused connections kept per endpoint URL."""
+    sweep_s: float = 0.25
+    """Granularity of all time-outs but the connect time-out."""
+    limits: Limits = Limits()
+
+
+class ConnectionCounts(NamedTuple):
+    open: int
+    idle: int
+
+
+class Relay:
+    """Belongs to one event loop. `aclose` breaks what is running."""
+
+    def __init__(self, options: RelayOptions | None = None, *, ssl_context: ssl.SSLContext | None = None) -> None:
+        """`ssl_context`: for https endpoints; by default the system's certificates, names verified."""
+        self._options = options or RelayOptions()
+        self._ssl_context = ssl_context
+        self._by_url: dict[str, Connections] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def open(
+        self,
+        endpoint: Endpoint,
+        method: bytes,
+        path: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        first_byte_timeout_s: float | None = None,
+    ) -> RelayResponse:
+        """See `router.ports.Upstream.open`. Also raises `RequestHeadError` for a head that would not stay in shape."""
+        if self._closed:
+            raise UpstreamRefused("the router is closing its connections")
+        connections = self._by_url.get(endpoint.url) or self._add(endpoint.url)
+        head = request_head(connections.origin, method, path, headers, len(body))
+        timeout_s = self._options.first_byte_timeout_s if first_byte_timeout_s is None else first_byte_timeout_s
+        connection = connections.take()
+        while True:
+            if connection is None:
+                connection = await self._connect(connections)
+            used_before = connection.served > 0
+            response = connection.send(head, body, head_only=method == b"HEAD")
+            try:
+                await response.first_byte(timeout_s)
+            except UpstreamBroken:
+                if not (used_before and response.untouched) or self._closed:
+                    raise
+                connection = None
+            except BaseException:
+                response.abandon()
+                raise
+            else:
+                return response
+
+    def counts(self) -> Mapping[str, ConnectionCounts]:
+        """Endpoint URL -> connections, for metrics. URLs without any are absent."""
+        return {url: ConnectionCounts(len(c.live), c.idle) for url, c in self._by_url.items() if c.live}
+
+    async def aclose(self) -> None:
+        """Breaks every answer, closes every connection and waits until the transports are gone. Idempotent."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connections in self._by_url.values():
+            connections.abort(UpstreamBroken("the router closed the connection"))
+        # An aborted transport reports its end within a few loop turns; there is nothing else to wait on.
+        while any(connections.live for connections in self._by_url.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        self._by_url.clear()
+
+    def _add(self, url: str) -> Connections:
+        try:
+            origin = parse_origin(url)
+        except OriginError as error:
+            raise UpstreamRefused(str(error)) from error
+        connections = Connections(origin, self._options.max_idle, asyncio.get_running_loop().time)
+        self._by_url[url] = connections
+        return connections
+
+    async def _connect(self, connections: Connections) -> Connection:
+        origin = connections.origin
+        loop = asyncio.get_running_loop()
+        connection = Connection(connections, loop, self._options.limits)
+        connections.connecting += 1
+        self._schedule_sweep(loop)
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                await loop.create_connection(
+                    lambda: connection, origin.host, origin.port, ssl=self._tls() if origin.tls else None
+                )
+        except TimeoutError:
+            raise UpstreamRefused("no connection within the time allowed") from None
+        except OSError as error:
+            raise UpstreamRefused(f"no connection: {_reason(error)}") from error
+        finally:
+            connections.connecting -= 1
+        if self._closed or not connection.usable:
+            connection.abort()
+            raise UpstreamRefused("the connection was closed as soon as it was made")
+        connections.live.add(connection)
+        return connection
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._ssl_context is None:
+            self._ssl_context = ssl.create_default_context()
+        return self._ssl_context
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._sweeper is None and not self._closed:
+            self._sweeper = loop.call_later(self._options.sweep_s, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeper = None
+        now = loop.time()
+        for url, connections in tuple(self._by_url.items()):
+            connections.sweep(now, now - self._options.keep_idle_s)
+            if connections.unused:
+                del self._by_url[url]
+        if self._by_url:
+            self._schedule_sweep(loop)
+
+
+def _reason(error: OSError) -> str:
+    """A short text without addresses: TLS errors say more than their number, the others no more."""
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "TLS failed"
+    return os.strerror(error.errno) if error.errno is not None else "the host name was not found"
