@@ -147,6 +147,10 @@ class EndpointSettings(Section):
     """Bearer token for this engine; null: `upstream.api_key`."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Free labels, for plugins to look at."""
+    models: tuple[str, ...] = ()
+    """Model names it serves; empty: asked from the engine (`/v1/models`)."""
+    health_path: str = Field(default="/health", pattern=r"^/[^\s?#]*$")
+    """Path of its health check."""
     data_parallel_size: Count | None = None
     """Data-parallel ranks behind this address; null: discovered."""
     kv_events: KvEventsSettings | Literal[False] | None = None

@@ -1,0 +1,165 @@
+"""The `kvrouter` command: serve | check | demo | sim | version.
+
+Bad input of any kind is one sentence on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from typer.exceptions import Abort, TyperException
+
+from router.errors import ConfigError
+from router.reload import SettingsLoader
+from router.settings import Settings, dump
+
+BAD_INPUT = 2
+
+app = typer.Typer(
+    name="kvrouter",
+    help="A KV-cache-aware HTTP router for LLM inference over vLLM engines.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="URL", help="Engines that serve whole requests, like http://10.0.0.5:8000"),
+]
+Prefill = Annotated[
+    list[str] | None, typer.Option(metavar="URL", help="An engine for the prefill leg; may be repeated.")
+]
+Decode = Annotated[list[str] | None, typer.Option(metavar="URL", help="An engine for the decode leg; may be repeated.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", envvar="KVROUTER_CONFIG", help="YAML file; every key is in docs/configuration.md"),
+]
+Redis = Annotated[str | None, typer.Option(metavar="URL", help="Share the KV index with other routers through Redis.")]
+Tokenizer = Annotated[
+    str | None, typer.Option(metavar="PATH_OR_ID", help="Tokenizer for every model: a folder or a hub id.")
+]
+
+
+@app.command()
+def serve(
+    urls: Urls = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    config: Config = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", show_default="127.0.0.1", help="Address to listen on.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", show_default="8000", help="Port to listen on.")] = None,
+    redis: Redis = None,
+    tokenizer: Tokenizer = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Key that clients must send; may be repeated.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", show_default="info", help="debug, info, warning or error.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the settings in force, secrets masked, and stop.")
+    ] = False,
+) -> None:
+    """Route OpenAI requests over the engines at the URLs, or over those that the configuration names.
+
+    Settings are taken from the YAML file, then the environment (KVROUTER_SERVER__PORT=9000), then these flags.
+    """
+    flags = settings_flags(
+        {
+            "server.host": host,
+            "server.port": port,
+            "server.api_keys": api_key,
+            "tokenization.default": tokenizer,
+            "log.level": log_level,
+        },
+        urls,
+        prefill,
+        decode,
+        redis,
+    )
+    loader = SettingsLoader(config, flags)
+    settings = loader()
+    if print_config:
+        typer.echo(yaml.safe_dump(dump(settings), sort_keys=False, allow_unicode=True), nl=False)
+        return
+    raise typer.Exit(_serve(settings, loader))
+
+
+@app.command("version")
+def show_version() -> None:
+    """Print the version."""
+    typer.echo(f"kvrouter {own_version()} (Python {platform.python_version()})")
+
+
+def settings_flags(
+    plain: Mapping[str, Any],
+    urls: Sequence[str] | None,
+    prefill: Sequence[str] | None,
+    decode: Sequence[str] | None,
+    redis: str | None,
+) -> dict[str, Any]:
+    """Dotted key to value of the flags that were given, as `router.settings.load` takes them."""
+    flags = {key: value for key, value in plain.items() if value not in (None, [])}
+    roles = (("both", urls), ("prefill", prefill), ("decode", decode))
+    if endpoints := [{"url": url, "role": role} for role, given in roles for url in given or ()]:
+        flags["endpoints"] = endpoints
+    if redis is not None:
+        flags |= {"redis.url": redis, "index.backend": "redis"}
+    return flags
+
+
+def own_version() -> str:
+    try:
+        return version("kvrouter")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def _serve(settings: Settings, loader: SettingsLoader) -> int:
+    # Imported here so that `kvrouter --help` and `version` need not load the whole server.
+    from router.app import serve as serve_app
+
+    try:
+        return serve_app(settings, loader)
+    except OSError as error:
+        where = f"{settings.server.host}:{settings.server.port}"
+        raise ConfigError(
+            f"server.port: cannot listen on {where} ({error.strerror or error}): "
+            "stop what listens there, or give another --host or --port"
+        ) from error
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, without leaving the process. Returns the exit code."""
+    try:
+        code = app(list(arguments), prog_name="kvrouter", standalone_mode=False)
+    except ConfigError as error:
+        return _complain(str(error))
+    except TyperException as error:
+        return _complain(error.format_message())
+    except (Abort, KeyboardInterrupt):
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _complain(message: str) -> int:
+    sentence = " ".join(message.split())
+    if sentence:
+        print(f"kvrouter: {sentence}", file=sys.stderr)  # noqa: T201
+    return BAD_INPUT

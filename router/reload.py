@@ -1,0 +1,149 @@
+"""Reload while running: what changed, what of it may change live, and the watcher that notices.
+
+A new configuration is taken whole or not at all: whatever is wrong with it, the old one stays in force and one
+sentence in the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from watchfiles import awatch
+
+from router.errors import ConfigError
+from router.settings import Settings, load
+
+logger = logging.getLogger(__name__)
+
+LIVE = ("endpoints", "discovery", "server.api_keys", "server.api_keys_file", "scheduling")
+"""Keys that take effect without a restart."""
+
+_DEBOUNCE_MS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLoader:
+    """Loads the same sources again: the file, this process's environment and the flags of its start."""
+
+    config: Path | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Settings:
+        """Raises `ConfigError`."""
+        return load(self.config, flags=self.flags)
+
+    def paths(self, settings: Settings) -> tuple[Path, ...]:
+        """Files whose change can change the settings."""
+        named = (
+            self.config,
+            settings.server.api_keys_file,
+            getattr(settings.scheduling, "endpoint_picker_config", None),
+        )
+        return tuple(Path(path) for path in named if path is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The keys in which two settings differ, and the settings that can be in force now."""
+
+    live: tuple[str, ...]
+    restart: tuple[str, ...]
+    settings: Settings
+    """The new settings' live keys over the old settings' others."""
+
+
+def compare(old: Settings, new: Settings) -> Change:
+    """What changed from `old` to `new`. PURE."""
+    live: list[str] = []
+    restart: list[str] = []
+    for section in Settings.model_fields:
+        before, after = getattr(old, section), getattr(new, section)
+        if before == after:
+            continue
+        if section in LIVE:
+            live.append(section)
+            continue
+        for key in type(before).model_fields:
+            if getattr(before, key) != getattr(after, key):
+                name = f"{section}.{key}"
+                (live if name in LIVE else restart).append(name)
+    update: dict[str, Any] = {name: getattr(new, name) for name in LIVE if "." not in name}
+    update["server"] = old.server.model_copy(
+        update={"api_keys": new.server.api_keys, "api_keys_file": new.server.api_keys_file}
+    )
+    return Change(tuple(live), tuple(restart), old.model_copy(update=update))
+
+
+class ConfigWatcher:
+    """Loads again when a watched file's content changes or `request` is called (SIGHUP), and applies what changed.
+
+    `apply` gets the settings that are to be in force; it does so whole or raises `ConfigError` and changes nothing.
+    """
+
+    def __init__(self, current: Settings, loader: SettingsLoader, apply: Callable[[Settings], Awaitable[None]]) -> None:
+        self.current = current
+        self._loader = loader
+        self._apply = apply
+        self._wanted = asyncio.Event()
+        self._digests = _digests(loader.paths(current))
+
+    def request(self) -> None:
+        """Load again soon, changed or not. Safe to call from a signal handler of the loop."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                await self.reload()
+
+    async def reload(self) -> bool:
+        """Loads and applies now. False: the old settings stay in force, and the log says why."""
+        try:
+            loaded = await asyncio.to_thread(self._loader)
+            change = compare(self.current, loaded)
+            if change.live:
+                await self._apply(change.settings)
+        except ConfigError as error:
+            logger.error("configuration not reloaded, the old one stays in force: %s", error)
+            return False
+        self.current = change.settings
+        if change.restart:
+            logger.warning("changed, but needs a restart to take effect: %s", ", ".join(change.restart))
+        logger.info("configuration reloaded: %s", ", ".join(change.live) or "nothing changed that can change live")
+        return True
+
+    async def _watch(self) -> None:
+        """Watches folders, not files: an editor's rename and a ConfigMap's symlink swap replace the file itself."""
+        folders = {path.absolute().parent for path in self._loader.paths(self.current)}
+        folders = {folder for folder in folders if folder.is_dir()}
+        if not folders:
+            return
+        try:
+            async for _ in awatch(*folders, watch_filter=None, debounce=_DEBOUNCE_MS, step=50, recursive=False):
+                digests = await asyncio.to_thread(_digests, self._loader.paths(self.current))
+                if digests != self._digests:
+                    self._digests = digests
+                    self._wanted.set()
+        except OSError as error:
+            logger.warning("the configuration is not watched (%s): send SIGHUP after a change", error)
+
+
+def _digests(paths: Sequence[Path]) -> dict[Path, bytes]:
+    """Content by file; an unreadable one is absent (halfway through being replaced, or gone)."""
+    found: dict[Path, bytes] = {}
+    for path in paths:
+        try:
+            found[path] = hashlib.sha256(path.read_bytes()).digest()
+        except OSError:
+            continue
+    return found
