@@ -1,0 +1,80 @@
+"""A compose project of the checkout's `docker-compose.yaml`, driven through the `docker compose` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+UP_TIMEOUT_S = 480
+
+
+def free_port() -> int:
+    """A port that was free a moment ago: compose must be told a number before it binds."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class Compose:
+    """One project: its name keeps it apart from every other, `port` is the router's on 127.0.0.1."""
+
+    project: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def run(self, *arguments: str, timeout_s: float = 60, check: bool = True) -> str:
+        """`docker compose ARGUMENTS`; its standard output. Raises AssertionError with its standard error."""
+        done = subprocess.run(
+            ["docker", "compose", "--project-name", self.project, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "ROUTER_PORT": str(self.port)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"docker compose {' '.join(arguments)}: {done.stderr[-4000:]}"
+        return done.stdout
+
+    def up(self) -> None:
+        try:
+            self.run("up", "--detach", "--build", "--wait", "--wait-timeout", "240", timeout_s=UP_TIMEOUT_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def down(self) -> None:
+        self.run("down", "--volumes", "--remove-orphans", "--timeout", "10", timeout_s=120)
+
+    def logs(self) -> str:
+        return self.run("logs", "--no-color", "--tail", "40", check=False)
+
+    def services(self) -> dict[str, dict[str, Any]]:
+        """Service name -> what `docker compose ps` says of it, stopped ones included."""
+        lines = self.run("ps", "--all", "--format", "json").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+        return {row["Service"]: row for row in rows}
+
+
+def stand_ins(images: list[str]) -> list[str]:
+    """Those of `images` that were made on this machine to stand in for the real ones."""
+    template = '{{ index .Config.Labels "kvrouter.stand-in" }}'
+    return [
+        image
+        for image in images
+        if subprocess.run(
+            ["docker", "image", "inspect", "--format", template, image], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        == "true"
+    ]
