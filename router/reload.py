@@ -43,7 +43,7 @@ class SettingsLoader:
         named = (
             self.config,
             settings.server.api_keys_file,
-            getattr(settings.scheduling, "endpoint_picker_config", None),
+            settings.scheduling.endpoint_picker_config,
         )
         return tuple(Path(path) for path in named if path is not None)
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from router.core import Role
+from router.scheduling.config import SchedulingSettings
 
 Seconds = Annotated[float, Field(gt=0)]
 SecondsOrZero = Annotated[float, Field(ge=0)]
@@ -70,10 +71,6 @@ def _bare_url(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
-def _lower(values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(value.strip().lower() for value in values)
-
-
 def _not_blank(values: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(not value.get_secret_value().strip() for value in values):
         raise ValueError("holds an empty key: leave it out, or give at least one character")
@@ -117,8 +114,10 @@ class ServerSettings(Section):
     """One log line for each request: outcome, endpoints and times, never a prompt or a key."""
     response_headers: bool = True
     """Add `x-kvrouter-endpoint`, `x-kvrouter-prefill-endpoint` and `x-kvrouter-matched-tokens` to responses."""
-    trusted_headers: Annotated[tuple[str, ...], AfterValidator(_lower)] = ()
-    """Routing-control headers that are passed on to engines when a client sends them; all others are stripped."""
+    forward_authorization: bool = False
+    """Send a client's own `Authorization` on to the engine, in place of the endpoint's `api_key`."""
+    trust_routing_headers: bool = False
+    """Read routing-control headers (`x-llm-d-*`, `x-gateway-*`, ...) that clients send; they never go upstream."""
     trust_client_kv_transfer_params: bool = False
     """Pass on `kv_transfer_params` that a client sends. Dangerous: such a body can stop an engine."""
 
@@ -276,15 +275,13 @@ class RedisSettings(Section):
     """Time for a connection to stand."""
 
 
-class SchedulingSettings(Section):
-    """Which plugins choose."""
+class SchedulingTree(SchedulingSettings):
+    """Which plugins choose. See `docs/plugins.md`."""
 
-    plugins: tuple[dict[str, Any], ...] = ()
-    """Plugins: `{type, name?, parameters?}`."""
-    profiles: tuple[dict[str, Any], ...] = ()
-    """Profiles: filters, scorers with weights, a picker."""
-    decider: dict[str, Any] | None = None
-    """Who decides between aggregated and disaggregated."""
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    endpoint_picker_config: str | None = None
+    """An llm-d `EndpointPickerConfig` (YAML) to take plugins, profiles and decider from instead."""
 
 
 class PdSettings(Section):
@@ -361,7 +358,7 @@ class Settings(BaseSettings):
     tokenization: TokenizationSettings = TokenizationSettings()
     index: IndexSettings = IndexSettings()
     redis: RedisSettings = RedisSettings()
-    scheduling: SchedulingSettings = SchedulingSettings()
+    scheduling: SchedulingTree = SchedulingTree()
     pd: PdSettings = PdSettings()
     retries: RetrySettings = RetrySettings()
     usage: UsageSettings = UsageSettings()
