@@ -63,14 +63,19 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: Api
     path: str
     """Path and query as they go upstream, e.g. ``/v1/chat/completions``."""
-    body: bytes
-    headers: Headers
+    method: str = "POST"
+    body: bytes = b""
+    headers: Headers = ()
     """What goes upstream: hop-by-hop, routing control and client credentials already taken out."""
     routing_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Headers that steer routing (session id, SLOs, ...), lower case; they do not reach an engine."""
     model: str | None = None
     stream: bool = False
     max_tokens: int | None = None
+    n: int = 1
+    """Completions asked for per prompt."""
+    include_usage: bool = False
+    """The client asked for the usage chunk of a stream itself."""
     cache_salt: str | None = None
     fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The decoded fields that a prompt is rendered from (messages, prompt, tools, chat_template_kwargs, ...)."""
@@ -157,6 +162,8 @@ class EndpointMetrics(msgspec.Struct, frozen=True, kw_only=True):
     running_loras: frozenset[str] = frozenset()
     waiting_loras: frozenset[str] = frozenset()
     max_loras: int | None = None
+    own_requests: int | None = None
+    """What this router itself had in flight there at `taken_at`, so that the rest is known to be others'."""
 
 
 class EndpointState(msgspec.Struct, frozen=True, kw_only=True):

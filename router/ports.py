@@ -6,7 +6,7 @@ nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from router.core import Endpoint, EndpointMatch, EndpointState, Headers, InferenceRequest, TokenizedPrompt
@@ -66,10 +66,10 @@ class UpstreamResponse(Protocol):
     headers: Headers
     """As sent, hop-by-hop and framing fields included: the caller filters."""
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Body bytes as they come, decoded from transfer framing, everything that has arrived joined in one piece.
+    async def read(self) -> bytes:
+        """Body bytes as they come, decoded from transfer framing, everything that has arrived in one piece; b"" at the end.
 
-        Raises `UpstreamBroken` if the engine cuts the body short of its framing.
+        Raises `UpstreamBroken` if the engine cuts the body short of its framing, `UpstreamSilent` past the idle time.
         """
         ...
 
@@ -97,6 +97,20 @@ class Upstream(Protocol):
         (no connection, nothing sent), `UpstreamBroken` (cut or malformed), `UpstreamSilent` (time-out). Cancelling
         closes the connection.
         """
+        ...
+
+
+class Reply(Protocol):
+    """The client's side of one exchange. Calls wait while the client reads slowly."""
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+
+    async def send(self, chunk: bytes) -> None:
+        """Forwards a non-empty piece of the body at once."""
+        ...
+
+    async def end(self, chunk: bytes = b"") -> None:
+        """The body is complete. An exchange that never gets here is closed so that the client sees the cut."""
         ...
 
 

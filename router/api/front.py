@@ -1,0 +1,188 @@
+"""The front: raw ASGI for the inference paths, ahead of FastAPI, which gets everything else.
+
+Owns what is cheap to check before the journey begins (key, method, size, lifecycle), turning a scope and a body into
+an `InferenceRequest`, and turning whatever stops the journey into an answer. No middleware stands on these paths.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from router.api.exchange import ClientGone, Exchange, Receive, Send
+from router.api.keys import KeyRing
+from router.api.lifecycle import Lifecycle
+from router.core import Api, InferenceRequest
+from router.errors import MethodNotAllowed, RouterError
+from router.ports import Reply
+from router.wire.headers import accepted_request_id, request_headers
+from router.wire.kv_transfer import strip_transfer_params
+from router.wire.openai import NOTHING, parse_request
+
+logger = logging.getLogger(__name__)
+
+PATHS: dict[str, Api] = {
+    "/v1/chat/completions": Api.CHAT,
+    "/v1/completions": Api.COMPLETIONS,
+    "/v1/responses": Api.RESPONSES,
+    "/v1/messages": Api.MESSAGES,
+    "/v1/messages/count_tokens": Api.OTHER,
+    "/v1/embeddings": Api.OTHER,
+    "/v1/rerank": Api.OTHER,
+    "/v2/rerank": Api.OTHER,
+    "/rerank": Api.OTHER,
+    "/v1/score": Api.OTHER,
+    "/score": Api.OTHER,
+    "/pooling": Api.OTHER,
+    "/classify": Api.OTHER,
+    "/tokenize": Api.OTHER,
+    "/detokenize": Api.OTHER,
+    "/v1/audio/transcriptions": Api.OTHER,
+    "/v1/audio/translations": Api.OTHER,
+    "/v1/audio/speech": Api.OTHER,
+}
+"""POST paths that reach an engine, with how their prompt is read."""
+
+_STORED_RESPONSE = re.compile(r"/v1/responses/([A-Za-z0-9_\-]{1,128})(/cancel)?")
+"""The id goes into an upstream path: nothing but a plain token is let through."""
+
+
+class Journey(Protocol):
+    """What the front needs of `router.director`."""
+
+    async def serve(self, request: InferenceRequest, reply: Reply) -> None: ...
+
+    async def serve_stored(self, request: InferenceRequest, response_id: str, reply: Reply) -> None: ...
+
+
+class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
+    max_body_bytes: int
+    forward_authorization: bool = False
+    trusted_headers: frozenset[bytes] = frozenset()
+    trust_kv_transfer_params: bool = False
+
+
+class Front:
+    """ASGI application. `keys` may be replaced at run time."""
+
+    def __init__(
+        self,
+        *,
+        rest: Callable[[Any, Receive, Send], Any],
+        journey: Journey,
+        lifecycle: Lifecycle,
+        keys: KeyRing,
+        settings: FrontSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        """`rest` is the ASGI application of every other path."""
+        self._rest = rest
+        self._journey = journey
+        self._lifecycle = lifecycle
+        self.keys = keys
+        self._settings = settings
+        self._clock = clock
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._rest(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if path.endswith("/"):
+            # Answered in place: a redirect makes some clients drop the body or their key.
+            path = path.rstrip("/")
+        api = PATHS.get(path)
+        if api is not None:
+            if scope["method"] != "OPTIONS":
+                await self._exchange(scope, receive, send, path, api, None)
+                return
+        elif path.startswith("/v1/responses/"):
+            stored = _STORED_RESPONSE.fullmatch(path)
+            if stored is not None:
+                await self._exchange(scope, receive, send, path, Api.OTHER, stored.group(1))
+                return
+        await self._rest(scope, receive, send)
+
+    async def _exchange(self, scope: Any, receive: Receive, send: Send, path: str, api: Api, response_id: str | None) -> None:
+        arrived_at = self._clock()
+        exchange = Exchange(receive, send)
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        given_id, declared = _peek(headers)
+        exchange.request_id = accepted_request_id(given_id) or uuid.uuid4().hex
+        try:
+            self.keys.authorize(headers)
+            method: str = scope["method"]
+            if method != "POST" and not (response_id is not None and method in ("GET", "DELETE")):
+                raise MethodNotAllowed(f"{method} is not allowed on {path}; use POST.")
+            self._lifecycle.enter(exchange)
+            try:
+                body = await exchange.read_body(declared, self._settings.max_body_bytes)
+                request = self._read(scope, exchange.request_id, path, api, body, arrived_at)
+                if response_id is None:
+                    await exchange.attend(self._journey.serve(request, exchange))
+                else:
+                    await exchange.attend(self._journey.serve_stored(request, response_id, exchange))
+            finally:
+                self._lifecycle.leave(exchange)
+        except ClientGone:
+            return
+        except RouterError as error:
+            await exchange.fail(error)
+        except Exception:  # noqa: BLE001 - the last line before the server: the client must still get an answer
+            logger.exception("request %s failed in the router", exchange.request_id)
+            await exchange.fail(RouterError("The router failed while serving this request; its log tells why."))
+
+    def _read(
+        self, scope: Any, request_id: str, path: str, api: Api, body: bytes, arrived_at: float
+    ) -> InferenceRequest:
+        settings = self._settings
+        headers = scope["headers"]
+        forwarded, routing = request_headers(
+            headers,
+            forward_authorization=settings.forward_authorization,
+            trusted=settings.trusted_headers,
+        )
+        query: bytes = scope["query_string"]
+        parsed = parse_request(api, path, body, content_type=_content_type(headers)) if body or api is not Api.OTHER else NOTHING
+        if parsed.has_kv_transfer_params and not settings.trust_kv_transfer_params:
+            body = strip_transfer_params(body)
+        return InferenceRequest(
+            request_id=request_id,
+            api=api,
+            path=f"{path}?{query.decode('latin-1')}" if query else path,
+            method=scope["method"],
+            body=body,
+            headers=forwarded,
+            routing_headers=routing,
+            model=parsed.model,
+            stream=parsed.stream,
+            max_tokens=parsed.max_tokens,
+            n=parsed.n,
+            include_usage=parsed.include_usage,
+            cache_salt=parsed.cache_salt,
+            fields=parsed.fields,
+            arrived_at=arrived_at,
+        )
+
+
+def _peek(headers: list[tuple[bytes, bytes]]) -> tuple[bytes | None, int | None]:
+    """(X-Request-Id, declared body length)."""
+    request_id = declared = None
+    for name, value in headers:
+        if name == b"x-request-id":
+            request_id = value
+        elif name == b"content-length" and value.isdigit():
+            declared = int(value)
+    return request_id, declared
+
+
+def _content_type(headers: list[tuple[bytes, bytes]]) -> str:
+    for name, value in headers:
+        if name == b"content-type":
+            return value.decode("latin-1")
+    return "application/json"

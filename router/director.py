@@ -1,0 +1,201 @@
+"""The journey of one request, top to bottom. The one place where the order of steps is written.
+
+Steps: who serves the model -> tokens and block hashes -> index -> decision -> prefill leg -> decode leg -> report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from router.core import (
+    NO_MATCH,
+    Api,
+    Candidate,
+    Decision,
+    EndpointState,
+    Health,
+    InferenceRequest,
+    TokenizedPrompt,
+    TokenSource,
+)
+from router.errors import ModelNotFound, NoEndpoint, RouterError
+from router.flowcontrol.admission import Admission
+from router.holders import ResponseHolders
+from router.inflight import InflightTracker
+from router.legs import EngineRefused, Legs
+from router.observability.events import Observer, Outcome
+from router.pool.models import serving
+from router.ports import Clock, EndpointPool, PrefixIndex, Reply, Tokenization
+from router.scheduling.scheduler import Scheduler
+from router.trip import Trip
+from router.wire.headers import response_headers
+from router.wire.kv_transfer import can_disaggregate
+
+_NO_PROMPT = TokenizedPrompt(token_ids=(), source=TokenSource.NONE, token_count=0)
+
+
+class Director:
+    """`scheduler` may be replaced at run time (configuration reload)."""
+
+    def __init__(
+        self,
+        *,
+        pool: EndpointPool,
+        tokenization: Tokenization,
+        index: PrefixIndex,
+        scheduler: Scheduler,
+        legs: Legs,
+        inflight: InflightTracker,
+        admission: Admission,
+        holders: ResponseHolders,
+        observer: Observer,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._pool = pool
+        self._tokenization = tokenization
+        self._index = index
+        self.scheduler = scheduler
+        self._legs = legs
+        self._inflight = inflight
+        self._admission = admission
+        self._holders = holders
+        self._observer = observer
+        self._clock = clock
+        self._rng = rng
+
+    async def serve(self, request: InferenceRequest, reply: Reply) -> None:
+        """Raises `RouterError` for what the client must be told, before or after the head went out."""
+        trip = Trip(request)
+        try:
+            with self._admission:
+                await self._journey(trip, reply)
+        except RouterError as error:
+            self._note_refusal(trip, error)
+            raise
+        except asyncio.CancelledError:
+            trip.outcome = trip.outcome or Outcome.CLIENT_GONE
+            raise
+        finally:
+            self._observer.on_end(trip.ended(self._clock()))
+
+    async def _journey(self, trip: Trip, reply: Reply) -> None:
+        request = trip.request
+        states = self._eligible(request)
+
+        started = self._clock()
+        if request.api is Api.OTHER:
+            prompt = _NO_PROMPT
+        else:
+            prompt = await self._tokenization.tokenize(request, states)
+            states = self._eligible(request)
+        trip.prompt = prompt
+        tokenized_at = self._clock()
+        trip.tokenize_s = tokenized_at - started
+
+        trip.decision = decision = self._decide(request, prompt, states)
+        trip.decide_s = self._clock() - tokenized_at
+        self._observer.on_decision(request, prompt, decision)
+
+        params = None
+        if decision.prefill:
+            try:
+                params = await self._legs.prefill(trip, decision, prompt)
+            except EngineRefused as refusal:
+                await _pass_on(trip, refusal, reply)
+                return
+        await self._legs.decode(trip, decision, prompt, params, reply)
+
+    def _decide(self, request: InferenceRequest, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Decision:
+        candidates = self._candidates(prompt, states)
+        decision = self.scheduler.decide(request, prompt, candidates, now=self._clock(), rng=self._rng)
+        if decision.prefill and not _splittable(request, prompt):
+            return msgspec.structs.replace(decision, prefill=(), reason="pd-unsupported")
+        return decision
+
+    def _candidates(self, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> list[Candidate]:
+        match = self._index.match(prompt.block_hashes) if prompt.block_hashes else {}
+        now = self._clock()
+        inflight = self._inflight
+        return [
+            Candidate(
+                state,
+                inflight.get(state.endpoint.id),
+                match.get(state.endpoint.id, NO_MATCH),
+                None if state.metrics is None else now - state.metrics.taken_at,
+            )
+            for state in states
+        ]
+
+    def _eligible(self, request: InferenceRequest) -> list[EndpointState]:
+        """Endpoints that serve the model and are neither down nor draining."""
+        everyone = self._pool.snapshot()
+        states = serving(request.model, everyone)
+        if not states:
+            if not everyone:
+                raise NoEndpoint("The pool has no endpoints; name some on the command line or in the configuration.")
+            raise ModelNotFound(f"The model `{_short(request.model)}` does not exist.", param="model")
+        up = [state for state in states if state.health is Health.HEALTHY or state.health is Health.UNKNOWN]
+        if not up:
+            raise NoEndpoint("No endpoint that serves this model is healthy.", retry_after_s=1)
+        holder = self._holder_of_previous(request)
+        if holder is not None:
+            held = [state for state in up if state.endpoint.id == holder]
+            return held or up
+        return up
+
+    def _holder_of_previous(self, request: InferenceRequest) -> str | None:
+        previous = request.fields.get("previous_response_id") if request.api is Api.RESPONSES else None
+        return self._holders.get(previous) if isinstance(previous, str) else None
+
+    async def serve_stored(self, request: InferenceRequest, response_id: str, reply: Reply) -> None:
+        """``/v1/responses/{id}``: its holder is asked first, then everybody else."""
+        trip = Trip(request)
+        try:
+            with self._admission:
+                candidates = self._candidates(_NO_PROMPT, self._eligible(request))
+                holder = self._holders.get(response_id)
+                candidates.sort(key=lambda candidate: candidate.id != holder)
+                await self._legs.stored(trip, candidates, reply)
+        except RouterError as error:
+            self._note_refusal(trip, error)
+            raise
+        finally:
+            self._observer.on_end(trip.ended(self._clock()))
+
+    def _note_refusal(self, trip: Trip, error: RouterError) -> None:
+        if trip.status is None:
+            trip.status = error.status
+        if trip.outcome is None:
+            if error.status in (429, 503):
+                trip.outcome = Outcome.REFUSED
+            else:
+                trip.outcome = Outcome.CLIENT_ERROR if error.status < 500 else Outcome.UPSTREAM_ERROR
+
+
+def _splittable(request: InferenceRequest, prompt: TokenizedPrompt) -> bool:
+    """Whether this request's KV can be handed over.
+
+    One hand-off carries one prompt's blocks to one reader: a batch of prompts or several completions have none to
+    share, and a prompt without a full block has nothing to ship (a decode engine would wait for it for ever).
+    """
+    if request.n > 1 or not can_disaggregate(request.api):
+        return False
+    batch = request.fields.get("prompt") if request.api is Api.COMPLETIONS else None
+    if isinstance(batch, list) and len(batch) != 1 and not (batch and isinstance(batch[0], int)):
+        return False
+    return not prompt.block_size or prompt.token_count > prompt.block_size
+
+
+async def _pass_on(trip: Trip, refusal: EngineRefused, reply: Reply) -> None:
+    trip.endpoint_id, trip.status, trip.outcome = refusal.candidate.id, refusal.status, Outcome.CLIENT_ERROR
+    await reply.start(refusal.status, response_headers(refusal.headers))
+    await reply.end(refusal.body)
+
+
+def _short(model: str | None) -> str:
+    return (model or "")[:200]

@@ -1,0 +1,364 @@
+"""The two legs of a request, each over its ordered fallbacks, and the pumping of the answer.
+
+A lease is taken before each attempt and released in that attempt's ``finally``. Retries happen only before the first
+response byte. An engine's answer, errors included, goes to the client as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from router.core import Api, Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
+from router.errors import NoEndpoint, RouterError, UpstreamFailed, UpstreamTimeout
+from router.holders import ResponseHolders
+from router.inflight import InflightTracker, Lease
+from router.observability.events import Dispatched, FirstToken, LegFailed, Observer, Outcome
+from router.ports import (
+    Clock,
+    EndpointPool,
+    PrefixIndex,
+    Reply,
+    Upstream,
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamResponse,
+    UpstreamSilent,
+)
+from router.trip import Trip
+from router.wire.headers import response_headers
+from router.wire.kv_transfer import ask_for_usage, decode_leg_body, hand_off, prefill_leg_body
+from router.wire.sse import StreamScanner, UsageStripper
+
+_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,123})"')
+
+
+class LegSettings(msgspec.Struct, frozen=True, kw_only=True):
+    max_attempts: int = 3
+    """Endpoints tried for one leg."""
+    retry_statuses: frozenset[int] = frozenset({502, 503, 504})
+    first_byte_timeout_s: float = 300.0
+    prefill_timeout_s: float = 60.0
+    expected_output_tokens: int = 256
+    """Counted for a request that does not say how much it may produce."""
+    response_headers: bool = True
+    """``x-kvrouter-*`` on answers."""
+    inject_stream_usage: bool = False
+
+
+class Legs:
+    def __init__(
+        self,
+        *,
+        upstream: Upstream,
+        pool: EndpointPool,
+        index: PrefixIndex,
+        inflight: InflightTracker,
+        observer: Observer,
+        holders: ResponseHolders,
+        clock: Clock,
+        settings: LegSettings,
+    ) -> None:
+        self._upstream = upstream
+        self._pool = pool
+        self._index = index
+        self._inflight = inflight
+        self._observer = observer
+        self._holders = holders
+        self._clock = clock
+        self._settings = settings
+
+    async def prefill(self, trip: Trip, decision: Decision, prompt: TokenizedPrompt) -> bytes | None:
+        """Runs the prefill leg. Returns the hand-off, or None: nobody could prefill, the decode endpoint does it.
+
+        Raises `EngineRefused` when an engine answers with a client error: another engine would say the same.
+        """
+        request = trip.request
+        started = self._clock()
+        body = prefill_leg_body(request.body, request.api)
+        for attempt, candidate in enumerate(decision.prefill[: self._settings.max_attempts]):
+            lease = self._take(candidate, prompt, output_tokens=1, prefills=True)
+            try:
+                params = await self._prefill_once(request, candidate, prompt, body, attempt)
+            finally:
+                lease.release()
+            if params is not None:
+                trip.prefill_endpoint_id = candidate.id
+                trip.matched_tokens = _matched_tokens(candidate, prompt)
+                trip.prefill_s = self._clock() - started
+                return params
+        return None
+
+    async def _prefill_once(
+        self, request: InferenceRequest, candidate: Candidate, prompt: TokenizedPrompt, body: bytes, attempt: int
+    ) -> bytes | None:
+        self._dispatched(request, Leg.PREFILL, candidate, prompt, attempt)
+        try:
+            response = await self._open(request, candidate, body, self._settings.prefill_timeout_s)
+        except UpstreamError as error:
+            self._failed(request, Leg.PREFILL, candidate, error)
+            return None
+        try:
+            if 400 <= response.status < 500 and response.status not in (401, 403, 404, 408, 429):
+                raise EngineRefused(candidate, response.status, response.headers, await _whole(response))
+            answer = await _whole(response)
+        except UpstreamError as error:
+            self._failed(request, Leg.PREFILL, candidate, error)
+            return None
+        finally:
+            await response.close()
+        if response.status != 200:
+            self._observer.on_leg_failed(_leg_failed(request, Leg.PREFILL, candidate, "status"))
+            return None
+        self._pool.report_success(candidate.endpoint)
+        params = hand_off(answer)
+        if params is None:
+            self._observer.on_leg_failed(_leg_failed(request, Leg.PREFILL, candidate, "hand-off"))
+        return params
+
+    async def decode(self, trip: Trip, decision: Decision, prompt: TokenizedPrompt, params: bytes | None, reply: Reply) -> None:
+        """Runs the decode leg and pumps its answer to the client.
+
+        `params`: the prefill leg's hand-off, or None to prefill on the decode endpoint. Raises `RouterError` when no
+        endpoint gave an answer, or when the answer broke off.
+        """
+        request = trip.request
+        body = request.body
+        injected = (
+            self._settings.inject_stream_usage
+            and request.stream
+            and not request.include_usage
+            and request.api in (Api.CHAT, Api.COMPLETIONS)
+        )
+        if injected:
+            body = ask_for_usage(body)
+        if params is not None:
+            body = decode_leg_body(body, params)
+        attempts = decision.decode[: self._settings.max_attempts]
+        failure: UpstreamError | None = None
+        for attempt, candidate in enumerate(attempts):
+            trip.attempts = attempt + 1
+            lease = self._take(candidate, prompt, output_tokens=self._expected_output(request), prefills=params is None)
+            try:
+                self._dispatched(request, Leg.DECODE, candidate, prompt, attempt)
+                dispatched_at = self._clock()
+                try:
+                    response = await self._open(request, candidate, body, self._settings.first_byte_timeout_s)
+                except UpstreamError as error:
+                    self._failed(request, Leg.DECODE, candidate, error)
+                    failure = error
+                    if isinstance(error, UpstreamSilent):
+                        break
+                    continue
+                try:
+                    if response.status in self._settings.retry_statuses and attempt + 1 < len(attempts):
+                        self._observer.on_leg_failed(_leg_failed(request, Leg.DECODE, candidate, "status"))
+                        continue
+                    await self._answer(trip, candidate, prompt, response, lease, dispatched_at, injected, reply)
+                    return
+                finally:
+                    await response.close()
+            finally:
+                lease.release()
+        raise _no_answer(failure)
+
+    async def _answer(
+        self,
+        trip: Trip,
+        candidate: Candidate,
+        prompt: TokenizedPrompt,
+        response: UpstreamResponse,
+        lease: Lease,
+        dispatched_at: float,
+        injected: bool,
+        reply: Reply,
+    ) -> None:
+        request = trip.request
+        trip.endpoint_id = candidate.id
+        trip.status = response.status
+        if trip.matched_tokens is None:
+            trip.matched_tokens = _matched_tokens(candidate, prompt)
+        if response.status < 500:
+            self._pool.report_success(candidate.endpoint)
+        scanner = StreamScanner(request.api, response.headers)
+        stripper = UsageStripper() if injected and scanner.is_event_stream else None
+        headers = response_headers(response.headers, keep_length=stripper is None)
+        if self._settings.response_headers:
+            headers += _explaining(trip)
+        await reply.start(response.status, headers)
+        try:
+            await self._pump(trip, candidate, response, scanner, stripper, lease, dispatched_at, reply)
+        except UpstreamError as error:
+            trip.outcome = Outcome.CUT
+            self._failed(request, Leg.DECODE, candidate, error)
+            raise UpstreamFailed("The engine's answer broke off before its end.") from None
+        await reply.end(stripper.flush() if stripper is not None else b"")
+        found = scanner.result()
+        trip.prompt_tokens, trip.cached_tokens, trip.output_tokens = found.prompt_tokens, found.cached_tokens, found.output_tokens
+        if response.status >= 500 or found.error or found.aborted:
+            trip.outcome = Outcome.ENGINE_ERROR
+        else:
+            trip.outcome = Outcome.CLIENT_ERROR if response.status >= 400 else Outcome.OK
+
+    async def _pump(
+        self,
+        trip: Trip,
+        candidate: Candidate,
+        response: UpstreamResponse,
+        scanner: StreamScanner,
+        stripper: UsageStripper | None,
+        lease: Lease,
+        dispatched_at: float,
+        reply: Reply,
+    ) -> None:
+        read, send, feed = response.read, reply.send, scanner.feed
+        head_of_responses = trip.request.api is Api.RESPONSES
+        while chunk := await read():
+            feed(chunk)
+            if trip.first_token_at is None and scanner.first_token_seen:
+                trip.first_token_at = now = self._clock()
+                lease.first_token()
+                self._observer.on_first_token(
+                    FirstToken(
+                        request_id=trip.request.request_id,
+                        endpoint_id=candidate.id,
+                        ttft_s=now - trip.request.arrived_at,
+                        since_dispatch_s=now - dispatched_at,
+                    )
+                )
+            if head_of_responses and (found := _RESPONSE_ID.search(chunk, 0, 4096)) is not None:
+                head_of_responses = False
+                self._holders.put(found.group(1).decode("ascii"), candidate.id)
+            if stripper is not None:
+                chunk = stripper.feed(chunk)  # noqa: PLW2901
+                if not chunk:
+                    continue
+            await send(chunk)
+        trip.last_byte_at = self._clock()
+
+    async def stored(self, trip: Trip, candidates: list[Candidate], reply: Reply) -> None:
+        """Asks each endpoint in turn for a stored response; the last one's 404 is the client's."""
+        request = trip.request
+        failure: UpstreamError | None = None
+        for attempt, candidate in enumerate(candidates):
+            trip.attempts = attempt + 1
+            lease = self._inflight.acquire(candidate.id, prefill_tokens=0, tokens=0)
+            try:
+                try:
+                    response = await self._open(request, candidate, request.body, self._settings.first_byte_timeout_s)
+                except UpstreamError as error:
+                    self._failed(request, Leg.DECODE, candidate, error)
+                    failure = error
+                    continue
+                try:
+                    if response.status == 404 and attempt + 1 < len(candidates):
+                        continue
+                    trip.endpoint_id, trip.status = candidate.id, response.status
+                    await reply.start(response.status, response_headers(response.headers))
+                    while chunk := await response.read():
+                        await reply.send(chunk)
+                    await reply.end()
+                    trip.outcome = Outcome.OK if response.status < 400 else Outcome.CLIENT_ERROR
+                    return
+                except UpstreamError as error:
+                    trip.outcome = Outcome.CUT
+                    self._failed(request, Leg.DECODE, candidate, error)
+                    raise UpstreamFailed("The engine's answer broke off before its end.") from None
+                finally:
+                    await response.close()
+            finally:
+                lease.release()
+        raise _no_answer(failure)
+
+    def _take(self, candidate: Candidate, prompt: TokenizedPrompt, *, output_tokens: int, prefills: bool) -> Lease:
+        uncached = max(prompt.token_count - _matched_tokens(candidate, prompt), 0) if prefills else 0
+        return self._inflight.acquire(
+            candidate.id, prefill_tokens=uncached, tokens=prompt.token_count + output_tokens
+        )
+
+    def _expected_output(self, request: InferenceRequest) -> int:
+        expected = self._settings.expected_output_tokens
+        return expected if request.max_tokens is None else min(request.max_tokens, expected)
+
+    def _dispatched(
+        self, request: InferenceRequest, leg: Leg, candidate: Candidate, prompt: TokenizedPrompt, attempt: int
+    ) -> None:
+        if prompt.block_hashes:
+            self._index.speculate(candidate.id, prompt.block_hashes)
+        self._observer.on_dispatch(
+            Dispatched(request_id=request.request_id, leg=leg, endpoint_id=candidate.id, attempt=attempt)
+        )
+
+    async def _open(
+        self, request: InferenceRequest, candidate: Candidate, body: bytes, timeout_s: float
+    ) -> UpstreamResponse:
+        endpoint = candidate.endpoint
+        headers = [*request.headers, (b"x-request-id", request.request_id.encode("ascii"))]
+        if endpoint.api_key is not None:
+            headers = [field for field in headers if field[0] != b"authorization"]
+            headers.append((b"authorization", b"Bearer " + endpoint.api_key.encode()))
+        if endpoint.rank is not None:
+            headers.append((b"x-data-parallel-rank", str(endpoint.rank).encode()))
+        return await self._upstream.open(
+            endpoint, request.method.encode("ascii"), request.path, headers, body, first_byte_timeout_s=timeout_s
+        )
+
+    def _failed(self, request: InferenceRequest, leg: Leg, candidate: Candidate, error: UpstreamError) -> None:
+        self._pool.report_failure(candidate.endpoint)
+        kind = "refused" if isinstance(error, UpstreamRefused) else "silent" if isinstance(error, UpstreamSilent) else "broken"
+        self._observer.on_leg_failed(_leg_failed(request, leg, candidate, kind))
+
+
+class EngineRefused(Exception):
+    """The prefill engine refused the request itself: its answer is the client's."""
+
+    def __init__(self, candidate: Candidate, status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+        super().__init__(status)
+        self.candidate = candidate
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+_MAX_PREFILL_ANSWER = 64 * 1024 * 1024
+
+
+async def _whole(response: UpstreamResponse) -> bytes:
+    pieces = []
+    size = 0
+    while chunk := await response.read():
+        size += len(chunk)
+        if size > _MAX_PREFILL_ANSWER:
+            raise UpstreamError(f"a prefill answer of more than {_MAX_PREFILL_ANSWER} bytes")
+        pieces.append(chunk)
+    return b"".join(pieces)
+
+
+def _matched_tokens(candidate: Candidate, prompt: TokenizedPrompt) -> int:
+    """Prompt tokens that the endpoint should find cached: it always computes at least the last token's block."""
+    size = prompt.block_size
+    if not size:
+        return 0
+    return min(candidate.match.blocks * size, max(prompt.token_count - 1, 0) // size * size)
+
+
+def _explaining(trip: Trip) -> list[tuple[bytes, bytes]]:
+    fields = [(b"x-kvrouter-endpoint", (trip.endpoint_id or "").encode("latin-1", "replace"))]
+    if trip.prefill_endpoint_id is not None:
+        fields.append((b"x-kvrouter-prefill-endpoint", trip.prefill_endpoint_id.encode("latin-1", "replace")))
+    fields.append((b"x-kvrouter-matched-tokens", str(trip.matched_tokens or 0).encode()))
+    return fields
+
+
+def _leg_failed(request: InferenceRequest, leg: Leg, candidate: Candidate, kind: str) -> LegFailed:
+    return LegFailed(request_id=request.request_id, leg=leg, endpoint_id=candidate.id, kind=kind)
+
+
+def _no_answer(failure: UpstreamError | None) -> RouterError:
+    if isinstance(failure, UpstreamSilent):
+        return UpstreamTimeout("The engine did not begin to answer within upstream.first_byte_timeout_s.")
+    if isinstance(failure, UpstreamRefused):
+        return NoEndpoint("No endpoint that serves this request could be reached.", retry_after_s=1)
+    return UpstreamFailed("Every endpoint tried closed the connection or answered malformed HTTP.")

@@ -1,0 +1,129 @@
+"""What is observed of a request, as frozen values, and the protocol of those who listen. PURE.
+
+Observations flow one way: the director reports, observers (metrics, access log, later the engine model) take note.
+Nothing calls back up.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from router.core import Api, Decision, InferenceRequest, Leg, TokenizedPrompt, TokenSource
+
+
+class Outcome(StrEnum):
+    """How a request ended; a metric label."""
+
+    OK = "ok"
+    ENGINE_ERROR = "engine_error"
+    """The engine answered 5xx, or reported an error or an abort nobody asked for inside its stream."""
+    CLIENT_ERROR = "client_error"
+    """The engine answered 4xx, or the router refused the request with one."""
+    CLIENT_GONE = "client_gone"
+    REFUSED = "refused"
+    """429 or 503 of the router's own."""
+    UPSTREAM_ERROR = "upstream_error"
+    """No endpoint could be reached, or all failed before the first byte."""
+    CUT = "cut"
+    """The engine's answer broke off after its first byte."""
+
+
+class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
+    """One leg is about to be sent."""
+
+    request_id: str
+    leg: Leg
+    endpoint_id: str
+    attempt: int
+    """0 for the chosen endpoint, then 1, 2, ... for its fallbacks."""
+
+
+class LegFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of a leg did not lead to an answer for the client."""
+
+    request_id: str
+    leg: Leg
+    endpoint_id: str
+    kind: str
+    """refused | broken | silent | status | hand-off: a metric label."""
+
+
+class FirstToken(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: str
+    endpoint_id: str
+    ttft_s: float
+    """Since the request arrived."""
+    since_dispatch_s: float
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of a request, once, however it ended. Times in seconds; None where the request never got there."""
+
+    request: InferenceRequest
+    outcome: Outcome
+    status: int | None
+    """What the client was sent, None if nothing."""
+    api: Api
+    reason: str | None
+    """Of the decision."""
+    endpoint_id: str | None
+    prefill_endpoint_id: str | None
+    attempts: int
+    token_source: TokenSource
+    prompt_tokens: int | None
+    matched_tokens: int | None
+    """Predicted by the index for the endpoint that computed the prompt."""
+    cached_tokens: int | None
+    """As the engine reported, where it did."""
+    output_tokens: int | None
+    tokenize_s: float | None
+    decide_s: float | None
+    prefill_s: float | None
+    ttft_s: float | None
+    itl_s: float | None
+    """Mean time between tokens after the first."""
+    e2e_s: float
+
+
+class Observer(Protocol):
+    def on_decision(self, request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision) -> None: ...
+
+    def on_dispatch(self, event: Dispatched) -> None: ...
+
+    def on_leg_failed(self, event: LegFailed) -> None: ...
+
+    def on_first_token(self, event: FirstToken) -> None: ...
+
+    def on_end(self, event: Ended) -> None: ...
+
+
+class Observers:
+    """Tells several observers, in order."""
+
+    __slots__ = ("_observers",)
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def on_decision(self, request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision) -> None:
+        for observer in self._observers:
+            observer.on_decision(request, prompt, decision)
+
+    def on_dispatch(self, event: Dispatched) -> None:
+        for observer in self._observers:
+            observer.on_dispatch(event)
+
+    def on_leg_failed(self, event: LegFailed) -> None:
+        for observer in self._observers:
+            observer.on_leg_failed(event)
+
+    def on_first_token(self, event: FirstToken) -> None:
+        for observer in self._observers:
+            observer.on_first_token(event)
+
+    def on_end(self, event: Ended) -> None:
+        for observer in self._observers:
+            observer.on_end(event)

@@ -1,0 +1,80 @@
+"""Trip: the notes one request gathers on its way, and what is reported of it at its end. PURE.
+
+Mutable on purpose and owned by one request: the director writes, nobody else keeps it. What leaves is `Ended`.
+"""
+
+from __future__ import annotations
+
+from router.core import Decision, InferenceRequest, TokenizedPrompt, TokenSource
+from router.observability.events import Ended, Outcome
+
+
+class Trip:
+    __slots__ = (
+        "attempts",
+        "cached_tokens",
+        "decide_s",
+        "decision",
+        "endpoint_id",
+        "first_token_at",
+        "last_byte_at",
+        "matched_tokens",
+        "outcome",
+        "output_tokens",
+        "prefill_endpoint_id",
+        "prefill_s",
+        "prompt",
+        "prompt_tokens",
+        "request",
+        "status",
+        "tokenize_s",
+    )
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.request = request
+        self.outcome: Outcome | None = None
+        self.status: int | None = None
+        self.prompt: TokenizedPrompt | None = None
+        self.decision: Decision | None = None
+        self.endpoint_id: str | None = None
+        self.prefill_endpoint_id: str | None = None
+        self.attempts = 0
+        self.matched_tokens: int | None = None
+        self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.tokenize_s: float | None = None
+        self.decide_s: float | None = None
+        self.prefill_s: float | None = None
+        self.first_token_at: float | None = None
+        self.last_byte_at: float | None = None
+
+    def ended(self, now: float) -> Ended:
+        request, prompt = self.request, self.prompt
+        itl_s = None
+        if self.first_token_at is not None and self.last_byte_at is not None and (self.output_tokens or 0) > 1:
+            itl_s = (self.last_byte_at - self.first_token_at) / ((self.output_tokens or 0) - 1)
+        prompt_tokens = self.prompt_tokens
+        if prompt_tokens is None and prompt is not None and prompt.source not in (TokenSource.NONE, TokenSource.ESTIMATE):
+            prompt_tokens = prompt.token_count
+        return Ended(
+            request=request,
+            outcome=self.outcome or Outcome.CLIENT_GONE,
+            status=self.status,
+            api=request.api,
+            reason=self.decision.reason if self.decision is not None else None,
+            endpoint_id=self.endpoint_id,
+            prefill_endpoint_id=self.prefill_endpoint_id,
+            attempts=self.attempts,
+            token_source=prompt.source if prompt is not None else TokenSource.NONE,
+            prompt_tokens=prompt_tokens,
+            matched_tokens=self.matched_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            tokenize_s=self.tokenize_s,
+            decide_s=self.decide_s,
+            prefill_s=self.prefill_s,
+            ttft_s=None if self.first_token_at is None else self.first_token_at - request.arrived_at,
+            itl_s=itl_s,
+            e2e_s=now - request.arrived_at,
+        )

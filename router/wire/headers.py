@@ -1,0 +1,120 @@
+"""Which header fields cross the router, in each direction. PURE.
+
+By deny rule, so that custom fields survive: hop-by-hop fields and what ``Connection`` names (RFC 9110 7.6.1), framing
+(each side writes its own), credentials meant for the router, and fields that steer routing (a client must not be able
+to make us dial an address: x-prefiller-host-port and its kind).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from router.core import Headers
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_REQUEST_DENIED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"x-request-id"}
+_RESPONSE_DENIED = HOP_BY_HOP | {b"x-request-id"}
+
+_ROUTING_CONTROL = frozenset(
+    {
+        b"x-prefiller-host-port",
+        b"x-prefiller-url",
+        b"x-encoder-hosts-ports",
+        b"x-data-parallel-host-port",
+        b"x-data-parallel-rank",
+        b"x-kv-cache-source-host-port",
+        b"x-slo-ttft-ms",
+        b"x-slo-tpot-ms",
+        b"epp-profile",
+    }
+)
+_ROUTING_PREFIXES = (b"x-gateway-", b"x-llm-d-", b"x-kvrouter-")
+
+_SESSION = {
+    b"x-session-id",
+    b"x-session-token",
+    b"x-session-affinity",
+    b"x-claude-code-session-id",
+    b"session-id",
+    b"session_id",
+    b"x-smg-routing-key",
+}
+"""Fields that name a conversation: read for affinity, and passed on (vLLM writes X-Session-ID into its KV events)."""
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+def is_routing_control(name: bytes) -> bool:
+    return name in _ROUTING_CONTROL or name.startswith(_ROUTING_PREFIXES)
+
+
+def _connection_named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    values = [value for name, value in headers if name == b"connection"]
+    if not values:
+        return frozenset()
+    return frozenset(token.strip().lower() for value in values for token in value.split(b","))
+
+
+def request_headers(
+    raw: Iterable[tuple[bytes, bytes]], *, forward_authorization: bool = False, trusted: frozenset[bytes] = frozenset()
+) -> tuple[Headers, Mapping[str, str]]:
+    """(fields that go upstream, fields that steer routing) out of a client's fields, names lower case.
+
+    Routing-control fields are dropped unless named in `trusted`; then they are read and passed on.
+    """
+    raw = list(raw)
+    named = _connection_named(raw)
+    forwarded: list[tuple[bytes, bytes]] = []
+    routing: dict[str, str] = {}
+    for name, value in raw:
+        if name in named:
+            continue
+        if name in _REQUEST_DENIED:
+            if name == b"authorization" and forward_authorization:
+                forwarded.append((name, value))
+            continue
+        if is_routing_control(name):
+            if name not in trusted:
+                continue
+            routing[name.decode("latin-1")] = value.decode("latin-1")
+        elif name in _SESSION:
+            routing[name.decode("latin-1")] = value.decode("latin-1")
+        forwarded.append((name, value))
+    return tuple(forwarded), routing
+
+
+def response_headers(raw: Iterable[tuple[bytes, bytes]], *, keep_length: bool = True) -> list[tuple[bytes, bytes]]:
+    """Fields of an engine's answer that go to the client, repeated ones kept in order.
+
+    `keep_length` False: the body is edited on its way, so its length is not the engine's.
+    """
+    raw = list(raw)
+    named = _connection_named(raw)
+    return [
+        (name, value)
+        for name, value in raw
+        if name not in _RESPONSE_DENIED and name not in named and (keep_length or name != b"content-length")
+    ]
+
+
+def accepted_request_id(value: bytes | None) -> str | None:
+    """The client's request id if it is safe to log, send on and return; else None (make one).
+
+    It goes into log lines and response headers: anything beyond a short plain token would let a client forge both.
+    """
+    if value is None or _REQUEST_ID.fullmatch(value) is None:
+        return None
+    return value.decode("ascii")
