@@ -15,10 +15,12 @@ class Cuttable(Protocol):
 
 
 class Lifecycle:
-    """Running -> draining -> cut. Owned by `router.app`; the front registers its exchanges here."""
+    """Running -> draining (still accepting, no longer ready) -> refusing -> cut. The front registers its exchanges."""
 
     def __init__(self) -> None:
         self.draining = False
+        """``/ready`` says no."""
+        self._refusing = False
         self._active: set[Cuttable] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -28,8 +30,8 @@ class Lifecycle:
         return len(self._active)
 
     def enter(self, exchange: Cuttable) -> None:
-        """Raises `ShuttingDown` once the router drains."""
-        if self.draining:
+        """Raises `ShuttingDown` once the router refuses."""
+        if self._refusing:
             raise ShuttingDown("The router is shutting down; send the request to another one.", retry_after_s=1)
         self._active.add(exchange)
         self._idle.clear()
@@ -39,9 +41,9 @@ class Lifecycle:
         if not self._active:
             self._idle.set()
 
-    def drain(self) -> None:
-        """From now on new exchanges are refused and ``/ready`` says no."""
-        self.draining = True
+    def refuse(self) -> None:
+        """From now on new exchanges are refused."""
+        self.draining = self._refusing = True
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """True when nothing is in flight, False when the time ran out first."""

@@ -1,0 +1,124 @@
+"""The router as a process: listening, signals, and the order of its end.
+
+On SIGTERM or SIGINT: ``/ready`` says no, the router goes on accepting while balancers notice (``server.settle_s``),
+then refuses new requests, lets running ones finish (``server.shutdown_grace_s``), tells what is left that it is cut,
+and exits. A second signal cuts at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+
+from router.api.lifecycle import Lifecycle
+
+logger = logging.getLogger(__name__)
+
+_CUT_SECONDS = 2.0
+_SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: it would close its listener before readiness could turn red."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound, listening socket. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
+
+
+class Process:
+    """Serves one ASGI application on one socket until it is told to end."""
+
+    def __init__(
+        self,
+        asgi: Callable[..., Any],
+        lifecycle: Lifecycle,
+        listener: socket.socket,
+        *,
+        settle_s: float,
+        grace_s: float,
+        on_reload: Callable[[], None] | None = None,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._listener = listener
+        self._settle_s = settle_s
+        self._grace_s = grace_s
+        self._on_reload = on_reload
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._server = _Server(
+            uvicorn.Config(
+                asgi,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=int(_CUT_SECONDS),
+            )
+        )
+
+    def stop(self) -> None:
+        """First call: begin to end. Second: cut what still runs."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Until `stop` and everything that follows it."""
+        loop = asyncio.get_running_loop()
+        for number in _SHUTDOWN_SIGNALS:
+            loop.add_signal_handler(number, self.stop)
+        if self._on_reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http server")
+        stopping = asyncio.create_task(self._stop.wait(), name="stop signal")
+        try:
+            await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                await self._end()
+            self._server.should_exit = True
+            await serving
+        finally:
+            stopping.cancel()
+            for number in (*_SHUTDOWN_SIGNALS, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    async def _end(self) -> None:
+        lifecycle = self._lifecycle
+        lifecycle.draining = True
+        logger.info("ending: %d requests under way, accepting for another %g s", lifecycle.active, self._settle_s)
+        await self._wait(asyncio.sleep(self._settle_s))
+        lifecycle.refuse()
+        await self._wait(lifecycle.wait_idle(self._grace_s))
+        if lifecycle.active:
+            logger.warning("cutting %d requests that did not end within the grace time", lifecycle.active)
+            lifecycle.cut_all()
+            await lifecycle.wait_idle(_CUT_SECONDS)
+
+    async def _wait(self, what: Any) -> None:
+        """Waits for `what`, or for the second signal."""
+        waiting = asyncio.ensure_future(what)
+        hurried = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait([waiting, hurried], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (waiting, hurried):
+                task.cancel()
+            await asyncio.gather(waiting, hurried, return_exceptions=True)
