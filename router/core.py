@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from kvindex.index import Match
+
 Headers = tuple[tuple[bytes, bytes], ...]
 """Header fields in wire order, names in lower case, repeated fields kept apart."""
 
@@ -109,14 +111,8 @@ class TokenizedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """One 64-bit key per full block, chained (`kvindex.hashing`)."""
 
 
-class EndpointMatch(msgspec.Struct, frozen=True):
-    """Leading blocks of one prompt that one endpoint holds."""
-
-    blocks: int
-    """Leading blocks held in any tier, speculative included."""
-    device: int
-    """Leading blocks of these in device memory or speculative (no fetch needed)."""
-
+EndpointMatch = Match
+"""Leading blocks of one prompt that one endpoint holds: in any tier, and of these in device memory."""
 
 NO_MATCH = EndpointMatch(0, 0)
 
