@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid")
+_FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class PluginSettings(BaseModel):
@@ -29,9 +29,11 @@ class PluginSettings(BaseModel):
     model_config = _FROZEN
 
     type: str
+    """Plugin type, as `docs/plugins.md` lists them."""
     name: str | None = None
     """What profiles call it; the type when omitted."""
     parameters: Mapping[str, Any] = {}
+    """What the type takes; unknown ones are refused."""
 
     @property
     def key(self) -> str:
@@ -44,7 +46,9 @@ class ScorerSettings(BaseModel):
     model_config = _FROZEN
 
     plugin: str
+    """Name or type of a scorer."""
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Share in the sum; scores lie in 0..1."""
 
 
 class ProfileSettings(BaseModel):
@@ -53,8 +57,11 @@ class ProfileSettings(BaseModel):
     model_config = _FROZEN
 
     filters: tuple[str, ...] = ()
+    """Names or types of filters, applied in this order."""
     scorers: tuple[ScorerSettings, ...] = ()
+    """Scorers and their weights."""
     picker: str = "max-score-picker"
+    """Name or type of the picker."""
 
 
 _DECODE = ProfileSettings(
@@ -79,7 +86,9 @@ class ProfilesSettings(BaseModel):
     model_config = _FROZEN
 
     decode: ProfileSettings = _DECODE
+    """Who serves the request (decode leg, or the whole of it)."""
     prefill: ProfileSettings = _PREFILL
+    """Who prefills it, when that is done elsewhere."""
 
 
 _DECIDER = "prefix-based-pd-decider"
@@ -92,7 +101,8 @@ class SchedulingSettings(BaseModel):
     model_config = _FROZEN
 
     plugins: tuple[PluginSettings, ...] = _PLUGINS
-    """Replaces the default list as a whole."""
+    """Plugins with parameters or a name of their own. Replaces the default list as a whole."""
     profiles: ProfilesSettings = ProfilesSettings()
+    """Which plugins choose for each leg."""
     decider: str = _DECIDER
     """Whether a prompt is prefilled elsewhere. Asked only where there is an endpoint to do it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, SecretStr
@@ -55,42 +55,56 @@ def render() -> str:
     return "\n".join(parts)
 
 
+class _Row(NamedTuple):
+    key: str
+    field: FieldInfo
+    default: Any
+    """`PydanticUndefined`: the key must be given."""
+
+
 def _section_text(name: str, field: FieldInfo) -> str:
     model, many = _inner_model(field.annotation)
     if model is None:
-        return _table([(name, field)])
+        return _table([_Row(name, field, _own_default(field))])
     text = (model.__doc__ or "").strip()
     if many:
         text += f" This is a list (`KVROUTER_{name.upper()}` sets it whole); each entry has:"
-    above = f"{name}[]" if many else name
-    tables = [text, _table(_rows(above, model))]
-    tables += [
-        f"### `{path}`\n\n{(sub.__doc__ or '').strip()}\n\n{_table(_rows(path, sub))}"
-        for path, sub in _subs(above, model)
-    ]
+    above, given = (f"{name}[]", None) if many else (name, _own_default(field))
+    tables = [text, _table(_rows(above, model, given))]
+    for path, sub, sub_given in _subs(above, model, given):
+        tables.append(f"### `{path}`\n\n{(sub.__doc__ or '').strip()}\n\n{_table(_rows(path, sub, sub_given))}")
     return "\n\n".join(tables) + "\n"
 
 
-def _rows(above: str, model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    return [(f"{above}.{key}", field) for key, field in model.model_fields.items()]
+def _own_default(field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True)
 
 
-def _subs(above: str, model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
-    """Sections below `model`, with their paths."""
-    found: list[tuple[str, type[BaseModel]]] = []
+def _rows(above: str, model: type[BaseModel], given: Any) -> list[_Row]:
+    """`given`: the section's default in the tree, which may differ from its class's own; None inside a list."""
+    return [
+        _Row(f"{above}.{key}", field, _own_default(field) if given is None else getattr(given, key))
+        for key, field in model.model_fields.items()
+    ]
+
+
+def _subs(above: str, model: type[BaseModel], given: Any) -> list[tuple[str, type[BaseModel], Any]]:
+    """Sections below `model`, with their paths and defaults."""
+    found: list[tuple[str, type[BaseModel], Any]] = []
     for key, field in model.model_fields.items():
         inner, many = _inner_model(field.annotation)
         if inner is not None:
             path = f"{above}.{key}[]" if many else f"{above}.{key}"
-            found += [(path, inner), *_subs(path, inner)]
+            below = None if many or given is None else getattr(given, key)
+            found += [(path, inner, below), *_subs(path, inner, below)]
     return found
 
 
-def _table(rows: list[tuple[str, FieldInfo]]) -> str:
+def _table(rows: list[_Row]) -> str:
     lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for name, field in rows:
+    for key, field, default in rows:
         meaning = " ".join(_meaning(field).split()).replace("|", "\\|")
-        lines.append(f"| `{name}` | {_kind(field.annotation, field)} | {_default(field)} | {meaning} |")
+        lines.append(f"| `{key}` | {_kind(field.annotation, field)} | {_default(default)} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -153,13 +167,10 @@ def _bounds(field: FieldInfo) -> str:
     return f" {', '.join(limits)}" if limits else ""
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
         return "required"
-    value = field.get_default(call_default_factory=True)
-    if value is PydanticUndefined or isinstance(value, BaseModel):
-        return ""
-    return f"`{yaml_word(value)}`"
+    return "" if isinstance(value, BaseModel) else f"`{yaml_word(value)}`"
 
 
 def yaml_word(value: Any) -> str:

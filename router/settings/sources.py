@@ -162,8 +162,9 @@ def _keys(model: type[BaseModel], above: tuple[str, ...]) -> list[tuple[str, ...
 
 
 def _near(name: str) -> str:
-    close = get_close_matches(name, environment_names(), n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else "unset it, or name a key like KVROUTER_SERVER__PORT"
+    # Compared without the prefix, which would make everything look alike.
+    close = get_close_matches(name.removeprefix(PREFIX), [key.removeprefix(PREFIX) for key in environment_names()], n=1)
+    return f"did you mean {PREFIX}{close[0]}?" if close else "unset it, or name a key like KVROUTER_SERVER__PORT"
 
 
 def _is_foreign(name: str, value: str) -> bool:
