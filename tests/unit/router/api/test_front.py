@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from router.api.front import Front, FrontSettings
+from router.api.keys import KeyRing
+from router.api.lifecycle import Lifecycle
+from router.core import Api, InferenceRequest
+from router.errors import UpstreamFailed
+from router.ports import Reply
+from tests.support.asgi import Answer, AsgiClient
+
+CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+
+
+class FakeJourney:
+    """Answers every request by `script`, and remembers what it was given."""
+
+    def __init__(self, script: Callable[[InferenceRequest, Reply], Awaitable[None]] | None = None) -> None:
+        self._script = script
+        self.requests: list[InferenceRequest] = []
+        self.stored: list[str] = []
+        self.cancelled = 0
+
+    async def serve(self, request: InferenceRequest, reply: Reply) -> None:
+        self.requests.append(request)
+        if self._script is None:
+            await reply.start(200, [(b"content-type", b"application/json")])
+            await reply.end(b"{}")
+            return
+        try:
+            await self._script(request, reply)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def serve_stored(self, request: InferenceRequest, response_id: str, reply: Reply) -> None:
+        self.stored.append(response_id)
+        await self.serve(request, reply)
+
+
+async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": scope["path"].encode(), "more_body": False})
+
+
+def front(journey: FakeJourney, *, keys: KeyRing | None = None, lifecycle: Lifecycle | None = None, **settings: Any) -> Front:
+    return Front(
+        rest=elsewhere,
+        journey=journey,
+        lifecycle=lifecycle or Lifecycle(),
+        keys=keys or KeyRing(),
+        settings=FrontSettings(**{"max_body_bytes": 1000, **settings}),
+        clock=lambda: 7.0,
+    )
+
+
+async def post(app: Front, path: str = "/v1/chat/completions", **how: Any) -> Answer:
+    return await AsgiClient(app).request("POST", path, **{"body": CHAT, **how})
+
+
+async def test_a_chat_request_reaches_the_journey_with_its_bytes_untouched() -> None:
+    journey = FakeJourney()
+    answer = await post(front(journey), headers=[(b"x-request-id", b"r1"), (b"x-mine", b"1")], query=b"a=b")
+    (request,) = journey.requests
+    assert (request.api, request.model, request.body, request.arrived_at) == (Api.CHAT, "m", CHAT, 7.0)
+    assert request.path == "/v1/chat/completions?a=b"
+    assert request.headers == ((b"x-mine", b"1"),)
+    assert answer.status == 200
+    assert answer.headers[b"x-request-id"] == b"r1"
+
+
+async def test_a_request_without_an_id_gets_one() -> None:
+    journey = FakeJourney()
+    answer = await post(front(journey))
+    assert answer.headers[b"x-request-id"].decode() == journey.requests[0].request_id
+    assert len(journey.requests[0].request_id) == 32
+
+
+async def test_paths_that_are_not_inference_go_elsewhere() -> None:
+    answer = await AsgiClient(front(FakeJourney())).request("GET", "/health")
+    assert (answer.status, answer.body) == (299, b"/health")
+
+
+async def test_a_trailing_slash_is_served_in_place() -> None:
+    journey = FakeJourney()
+    assert (await post(front(journey), "/v1/chat/completions/")).status == 200
+    assert journey.requests[0].path == "/v1/chat/completions"
+
+
+async def test_another_method_is_refused_in_openais_shape() -> None:
+    answer = await AsgiClient(front(FakeJourney())).request("GET", "/v1/chat/completions")
+    assert answer.status == 405
+    assert json.loads(answer.body)["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("headers", [[], [(b"content-length", b"1001")]])
+async def test_a_body_over_the_limit_is_refused_declared_or_not(headers: list[tuple[bytes, bytes]]) -> None:
+    journey = FakeJourney()
+    answer = await post(front(journey), headers=headers, body=[b"x" * 600, b"x" * 600])
+    assert answer.status == 413
+    assert journey.requests == []
+
+
+async def test_a_body_in_pieces_is_put_together() -> None:
+    journey = FakeJourney()
+    await post(front(journey), body=[CHAT[:10], CHAT[10:20], CHAT[20:]])
+    assert journey.requests[0].body == CHAT
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"nonsense", b"\xff\xfe", b'"x"', b"[" * 900])
+async def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
+    answer = await post(front(FakeJourney()), body=body)
+    assert answer.status == 400
+    assert json.loads(answer.body)["error"]["message"]
+
+
+async def test_a_key_is_asked_for_before_the_body_is_read() -> None:
+    journey = FakeJourney()
+    app = front(journey, keys=KeyRing(["k"]))
+    assert (await post(app, body=b"nonsense")).status == 401
+    assert (await post(app, headers=[(b"authorization", b"Bearer k")])).status == 200
+
+
+async def test_kv_transfer_params_of_a_client_do_not_get_through_unless_trusted() -> None:
+    body = b'{"model":"m","prompt":"x","kv_transfer_params":{"do_remote_prefill":true}}'
+    journey = FakeJourney()
+    await post(front(journey), "/v1/completions", body=body)
+    await post(front(journey, trust_kv_transfer_params=True), "/v1/completions", body=body)
+    assert b"kv_transfer_params" not in journey.requests[0].body
+    assert journey.requests[1].body == body
+
+
+async def test_a_client_that_leaves_cancels_its_journey_and_gets_no_answer() -> None:
+    async def never(_request: InferenceRequest, _reply: Reply) -> None:
+        await asyncio.Event().wait()
+
+    journey = FakeJourney(never)
+    lifecycle = Lifecycle()
+    answer = await post(front(journey, lifecycle=lifecycle), leave_after=0)
+    assert journey.cancelled == 1
+    assert answer.messages == []
+    assert lifecycle.active == 0
+
+
+async def test_a_client_that_leaves_midstream_cancels_its_journey() -> None:
+    async def stream(_request: InferenceRequest, reply: Reply) -> None:
+        await reply.start(200, [(b"content-type", b"text/event-stream")])
+        while True:
+            await reply.send(b"data: x\n\n")
+            await asyncio.sleep(0)
+
+    journey = FakeJourney(stream)
+    answer = await post(front(journey), leave_after=3)
+    assert journey.cancelled == 1
+    assert not answer.complete
+
+
+async def test_a_stream_that_breaks_off_ends_in_an_error_event_and_a_cut() -> None:
+    async def broken(_request: InferenceRequest, reply: Reply) -> None:
+        await reply.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+        await reply.send(b'data: {"id": 1')
+        raise UpstreamFailed("broke")
+
+    answer = await post(front(FakeJourney(broken)))
+    assert answer.status == 200
+    event = answer.body.split(b"\n\n")[1]
+    assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "broke"
+    assert b"[DONE]" not in answer.body
+    assert not answer.complete
+
+
+async def test_a_json_answer_that_breaks_off_is_only_cut() -> None:
+    async def broken(_request: InferenceRequest, reply: Reply) -> None:
+        await reply.start(200, [(b"content-type", b"application/json"), (b"content-length", b"100")])
+        await reply.send(b'{"id"')
+        raise UpstreamFailed("broke")
+
+    answer = await post(front(FakeJourney(broken)))
+    assert answer.body == b'{"id"'
+    assert not answer.complete
+
+
+async def test_a_failure_of_the_routers_own_is_answered_without_its_details(caplog: pytest.LogCaptureFixture) -> None:
+    async def bug(_request: InferenceRequest, _reply: Reply) -> None:
+        raise KeyError("secret detail")
+
+    answer = await post(front(FakeJourney(bug)))
+    assert answer.status == 500
+    assert b"secret detail" not in answer.body
+    assert "failed in the router" in caplog.text
+
+
+async def test_a_refusing_router_answers_503() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.refuse()
+    answer = await post(front(FakeJourney(), lifecycle=lifecycle))
+    assert answer.status == 503
+    assert answer.headers[b"retry-after"] == b"1"
+
+
+async def test_a_cut_exchange_tells_its_client() -> None:
+    lifecycle = Lifecycle()
+    begun = asyncio.Event()
+
+    async def endless(_request: InferenceRequest, reply: Reply) -> None:
+        await reply.start(200, [(b"content-type", b"text/event-stream")])
+        begun.set()
+        await asyncio.Event().wait()
+
+    request = asyncio.create_task(post(front(FakeJourney(endless), lifecycle=lifecycle)))
+    await begun.wait()
+    lifecycle.cut_all()
+    answer = await request
+    assert b"shutting down" in answer.body
+    assert not answer.complete
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/responses/resp_1"), ("DELETE", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel")],
+)
+async def test_a_stored_response_is_asked_for_by_its_id(method: str, path: str) -> None:
+    journey = FakeJourney()
+    answer = await AsgiClient(front(journey)).request(method, path)
+    assert answer.status == 200
+    assert journey.stored == ["resp_1"]
+    assert journey.requests[0].method == method
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/..", "/v1/responses/a/b", "/v1/responses/a%2f", "/v1/responses/"])
+async def test_an_id_that_could_reach_another_path_never_goes_upstream(path: str) -> None:
+    journey = FakeJourney()
+    await AsgiClient(front(journey)).request("GET", path)
+    assert journey.stored == []
