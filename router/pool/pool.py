@@ -1,0 +1,300 @@
+"""Pool: all endpoints with their newest snapshots; the only writer of `EndpointState`.
+
+Synchronous and without I/O: discovery, prober, scraper and the request path tell it what they saw, it decides what
+that means and tells its observers. Every state is replaced whole, so whoever holds a snapshot may iterate over it
+for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+
+from router.core import Endpoint, EndpointState, Health, IndexState, ModelCard
+from router.errors import ConfigError
+from router.pool.facts import KvEventSource
+from router.pool.health import HealthPolicy, HealthTracker
+from router.pool.observers import PoolObserver
+from router.pool.reading import PageReading
+from router.pool.record import UpstreamRecord
+from router.pool.spec import EndpointSpec
+
+log = logging.getLogger(__name__)
+
+_Change = Callable[[PoolObserver], None]
+
+
+class Pool:
+    """Implements `router.ports.EndpointPool`. Upstream ids are `EndpointSpec.id`; calls about an upstream or endpoint
+    that has meanwhile gone do nothing."""
+
+    def __init__(self, health: HealthPolicy | None = None) -> None:
+        self._policy = health or HealthPolicy()
+        self._by_source: dict[str, tuple[EndpointSpec, ...]] = {}
+        self._records: dict[str, UpstreamRecord] = {}
+        self._states: dict[str, dict[str, EndpointState]] = {}
+        self._kv_sources: dict[str, dict[str, KvEventSource]] = {}
+        self._upstream_of: dict[str, str] = {}
+        self._snapshot: tuple[EndpointState, ...] | None = ()
+        self._observers: list[PoolObserver] = []
+
+    # What the request path uses.
+
+    def snapshot(self) -> tuple[EndpointState, ...]:
+        if self._snapshot is None:
+            self._snapshot = tuple(state for states in self._states.values() for state in states.values())
+        return self._snapshot
+
+    def get(self, endpoint_id: str) -> EndpointState | None:
+        upstream_id = self._upstream_of.get(endpoint_id)
+        return None if upstream_id is None else self._states[upstream_id][endpoint_id]
+
+    def report_failure(self, endpoint: Endpoint) -> None:
+        record = self._records.get(self._upstream_of.get(endpoint.id, ""))
+        if record is not None:
+            self._judge(record, record.tracker.request_failed(self._policy))
+
+    def report_success(self, endpoint: Endpoint) -> None:
+        record = self._records.get(self._upstream_of.get(endpoint.id, ""))
+        if record is not None:
+            record.tracker = record.tracker.request_ok()
+
+    # What changes the set of endpoints.
+
+    def set_endpoints(self, specs: Iterable[EndpointSpec], *, source: str = "static") -> None:
+        """Replaces what `source` contributes. Of two sources that name the same endpoint the earlier one's counts.
+
+        Removed endpoints leave the snapshot at once; changed ones keep what is known about them unless their URL is
+        another. Raises `ConfigError`, changing nothing, when `specs` name an endpoint twice.
+        """
+        given = tuple(specs)
+        _refuse_twins(given)
+        self._by_source[source] = given
+        wanted: dict[str, EndpointSpec] = {}
+        for specs_of_source in self._by_source.values():
+            for spec in specs_of_source:
+                if not _is_rank_of(spec.id, wanted):
+                    wanted.setdefault(spec.id, spec)
+        self._reconcile(wanted)
+
+    def drain(self, endpoint_id: str, *, draining: bool = True) -> bool:
+        """Takes an address (all ranks of it) out of choice, or back in. False: no such endpoint."""
+        record = self._record(self._upstream_of.get(endpoint_id, endpoint_id))
+        if record is None:
+            return False
+        record.draining = draining
+        self._refresh(record)
+        return True
+
+    def _reconcile(self, wanted: Mapping[str, EndpointSpec]) -> None:
+        for upstream_id, record in list(self._records.items()):
+            spec = wanted.get(upstream_id)
+            if spec is None or spec.url != record.spec.url:
+                self._remove(upstream_id)
+        for upstream_id, spec in wanted.items():
+            known = self._records.get(upstream_id)
+            if known is None:
+                self._add(spec)
+            elif known.spec != spec:
+                known.spec = spec
+                self._refresh(known)
+        # Snapshot order is the configured order, whatever was added when.
+        if list(self._states) != list(wanted):
+            self._states = {upstream_id: self._states[upstream_id] for upstream_id in wanted}
+            self._snapshot = None
+
+    def _add(self, spec: EndpointSpec) -> None:
+        record = UpstreamRecord(spec)
+        self._records[spec.id] = record
+        self._states[spec.id] = {}
+        self._kv_sources[spec.id] = {}
+        log.info("endpoint %s added, role %s", spec.id, spec.role.value)
+        self._refresh(record)
+        self._tell(lambda observer: observer.upstream_added(spec.id))
+
+    def _remove(self, upstream_id: str) -> None:
+        del self._records[upstream_id]
+        states = self._states.pop(upstream_id)
+        self._kv_sources.pop(upstream_id)
+        self._snapshot = None
+        log.info("endpoint %s removed", upstream_id)
+        self._tell(lambda observer: observer.upstream_removed(upstream_id))
+        for endpoint_id, state in states.items():
+            del self._upstream_of[endpoint_id]
+            self._tell_removed(state.endpoint)
+
+    # What probes and scrapes saw.
+
+    def upstream_ids(self) -> list[str]:
+        return list(self._records)
+
+    def records(self) -> Iterator[UpstreamRecord]:
+        """For `router.pool` only: to read."""
+        return iter(list(self._records.values()))
+
+    def record(self, upstream_id: str) -> UpstreamRecord | None:
+        """For `router.pool` only: to read."""
+        return self._record(upstream_id)
+
+    def probe_ok(self, upstream_id: str) -> None:
+        record = self._record(upstream_id)
+        if record is None:
+            return
+        returned = record.tracker.verdict is Health.UNHEALTHY
+        self._judge(record, record.tracker.probe_ok(self._policy))
+        if returned and record.tracker.verdict is Health.HEALTHY and record.process_start is None:
+            # It was away and does not tell its incarnation: take it for another process.
+            self._restarted(record)
+
+    def probe_failed(self, upstream_id: str, reason: str) -> None:
+        """`reason`: a few words from a bounded set."""
+        record = self._record(upstream_id)
+        if record is not None:
+            self._judge(record, record.tracker.probe_failed(self._policy, reason))
+
+    def learn(
+        self,
+        upstream_id: str,
+        *,
+        at: float,
+        models: Mapping[str, ModelCard] | None = None,
+        version: str | None = None,
+        sources: Mapping[int, KvEventSource] | None = None,
+        complete: bool = False,
+    ) -> None:
+        """What the engine said about itself; None keeps what is known. `complete`: nothing is left to ask for now."""
+        record = self._record(upstream_id)
+        if record is None:
+            return
+        if models is not None:
+            record.models = models
+        if version is not None:
+            record.version = version
+        if sources is not None:
+            record.sources = sources
+        if complete:
+            record.discovered_at = at
+        self._refresh(record)
+
+    def read_page(self, upstream_id: str, page: PageReading) -> None:
+        """The newest ``/metrics``. An older page than the one known (a late answer) is passed over."""
+        record = self._record(upstream_id)
+        if record is None or (record.page is not None and page.taken_at < record.page.taken_at):
+            return
+        before = record.process_start
+        record.page = page
+        record.scrapes_failed = 0
+        if page.process_start is not None:
+            record.process_start = page.process_start
+        self._refresh(record)
+        if before is not None and page.process_start is not None and page.process_start != before:
+            self._restarted(record)
+
+    def scrape_failed(self, upstream_id: str) -> None:
+        """The last metrics stay, and age."""
+        record = self._record(upstream_id)
+        if record is not None:
+            record.scrapes_failed += 1
+
+    def set_index(self, endpoint_id: str, index: IndexState) -> None:
+        """How far the KV index can be believed for this endpoint from now on."""
+        record = self._record(self._upstream_of.get(endpoint_id, ""))
+        if record is not None and record.index.get(endpoint_id, IndexState.APPROXIMATE) is not index:
+            record.index[endpoint_id] = index
+            self._refresh(record)
+
+    # Telling others.
+
+    def add_observer(self, observer: PoolObserver) -> None:
+        """Tells it of all that is there already, then of every change."""
+        self._observers.append(observer)
+        for upstream_id, states in list(self._states.items()):
+            for endpoint_id, state in states.items():
+                observer.added(state)
+                source = self._kv_sources[upstream_id].get(endpoint_id)
+                if source is not None:
+                    observer.kv_source_changed(state.endpoint, source)
+            observer.upstream_added(upstream_id)
+
+    def remove_observer(self, observer: PoolObserver) -> None:
+        if observer in self._observers:
+            self._observers.remove(observer)
+
+    def _tell(self, change: _Change) -> None:
+        for observer in tuple(self._observers):
+            change(observer)
+
+    def _tell_removed(self, endpoint: Endpoint) -> None:
+        self._tell(lambda observer: observer.removed(endpoint))
+
+    def _tell_restarted(self, endpoint: Endpoint) -> None:
+        self._tell(lambda observer: observer.restarted(endpoint))
+
+    def _tell_source(self, endpoint: Endpoint, source: KvEventSource | None) -> None:
+        self._tell(lambda observer: observer.kv_source_changed(endpoint, source))
+
+    def _tell_differences(self, old: EndpointState | None, new: EndpointState, reason: str) -> None:
+        if old is None:
+            self._tell(lambda observer: observer.added(new))
+        elif old.health is not new.health:
+            level = logging.WARNING if new.health is Health.UNHEALTHY else logging.INFO
+            log.log(level, "endpoint %s is %s: %s", new.endpoint.id, new.health.value, reason)
+            self._tell(lambda observer: observer.health_changed(new.endpoint, old.health, new.health))
+
+    # From records to states.
+
+    def _record(self, upstream_id: str) -> UpstreamRecord | None:
+        return self._records.get(upstream_id)
+
+    def _judge(self, record: UpstreamRecord, tracker: HealthTracker) -> None:
+        if tracker != record.tracker:
+            record.tracker = tracker
+            self._refresh(record)
+
+    def _restarted(self, record: UpstreamRecord) -> None:
+        log.info("endpoint %s is a new process", record.spec.id)
+        record.discovered_at = None
+        for state in self._states[record.spec.id].values():
+            self._tell_restarted(state.endpoint)
+
+    def _refresh(self, record: UpstreamRecord) -> None:
+        """Derives the states anew; equal ones stay the same objects, differences are told."""
+        upstream_id = record.spec.id
+        old, new = self._states[upstream_id], record.states()
+        for endpoint_id, state in new.items():
+            if old.get(endpoint_id) == state:
+                new[endpoint_id] = old[endpoint_id]
+        gone = [state for endpoint_id, state in old.items() if endpoint_id not in new]
+        if gone or len(new) != len(old) or any(new[endpoint_id] is not old.get(endpoint_id) for endpoint_id in new):
+            self._states[upstream_id] = new
+            self._snapshot = None
+        for endpoint_id in new:
+            self._upstream_of[endpoint_id] = upstream_id
+        old_sources, new_sources = self._kv_sources[upstream_id], record.kv_sources()
+        self._kv_sources[upstream_id] = new_sources
+        for state in gone:
+            del self._upstream_of[state.endpoint.id]
+            record.index.pop(state.endpoint.id, None)
+            self._tell_removed(state.endpoint)
+        for endpoint_id, state in new.items():
+            self._tell_differences(old.get(endpoint_id), state, record.reason)
+            if old_sources.get(endpoint_id) != new_sources.get(endpoint_id):
+                self._tell_source(state.endpoint, new_sources.get(endpoint_id))
+
+
+def _refuse_twins(specs: Iterable[EndpointSpec]) -> None:
+    ids = [spec.id for spec in specs]
+    seen: set[str] = set()
+    for upstream_id in ids:
+        if upstream_id in seen or _is_rank_of(upstream_id, ids):
+            raise ConfigError(
+                f"endpoint {upstream_id} is listed twice: list it once (role both serves either leg), "
+                "or give one of the two another name."
+            )
+        seen.add(upstream_id)
+
+
+def _is_rank_of(upstream_id: str, ids: Container[str]) -> bool:
+    """Whether it reads like the endpoint of a rank of another upstream."""
+    base, _, rank = upstream_id.rpartition("/")
+    return rank.isdigit() and base in ids

@@ -1,0 +1,116 @@
+"""UpstreamRecord: everything the pool knows about one address, and the endpoint states that follow from it. PURE.
+
+Ranks behind one address are one process group: they share its health, its models and its incarnation, and differ in
+load, cache and event source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from router.core import Endpoint, EndpointState, Health, IndexState, ModelCard
+from router.pool.facts import KvEventSource, configured_source, override_models
+from router.pool.health import HealthTracker
+from router.pool.ranks import RankedEndpoint, expand
+from router.pool.reading import PageReading
+from router.pool.spec import EndpointSpec
+
+
+class UpstreamRecord:
+    """Facts go in by attribute; `states()` and `kv_sources()` derive. Owned and edited by `Pool` alone."""
+
+    __slots__ = (
+        "discovered_at",
+        "draining",
+        "index",
+        "models",
+        "page",
+        "process_start",
+        "scrapes_failed",
+        "sources",
+        "spec",
+        "tracker",
+        "version",
+    )
+
+    def __init__(self, spec: EndpointSpec) -> None:
+        self.spec = spec
+        self.tracker = HealthTracker()
+        self.draining = False
+        self.models: Mapping[str, ModelCard] = {}
+        self.version: str | None = None
+        self.sources: Mapping[int, KvEventSource] = {}
+        self.page: PageReading | None = None
+        self.process_start: float | None = None
+        self.scrapes_failed = 0
+        self.discovered_at: float | None = None
+        """When models and sources were last read from this incarnation; None asks for it."""
+        self.index: dict[str, IndexState] = {}
+
+    @property
+    def asleep(self) -> bool:
+        return self.page is not None and self.page.asleep
+
+    @property
+    def health(self) -> Health:
+        if self.draining:
+            return Health.DRAINING
+        # A sleeping engine answers /health with 200 and lets requests hang.
+        if self.asleep:
+            return Health.UNHEALTHY
+        return self.tracker.verdict
+
+    @property
+    def reason(self) -> str:
+        if self.draining:
+            return "draining"
+        return "asleep" if self.asleep else self.tracker.reason
+
+    def engines(self) -> frozenset[int]:
+        """Global ranks the engine has shown, by its sources or its metrics, whichever shows more of them."""
+        from_page = frozenset(self.page.engines) if self.page is not None and self.page.labelled else frozenset()
+        from_sources = frozenset(self.sources)
+        return from_sources if len(from_sources) >= len(from_page) else from_page
+
+    def endpoints(self) -> tuple[RankedEndpoint, ...]:
+        return expand(self.spec, self.engines())
+
+    def contact(self) -> Endpoint:
+        """The address as such, for control calls."""
+        return expand(self.spec, ())[0].endpoint
+
+    def states(self) -> dict[str, EndpointState]:
+        models = override_models(self.spec.models, self.models) if self.spec.models else self.models
+        return {ranked.endpoint.id: self._state(ranked, models) for ranked in self.endpoints()}
+
+    def kv_sources(self) -> dict[str, KvEventSource]:
+        """Endpoint id -> event source; endpoints without one are absent."""
+        found = {}
+        for endpoint, local, global_rank in self.endpoints():
+            if self.spec.kv_events is not None:
+                found[endpoint.id] = configured_source(self.spec, self.spec.kv_events, local or 0, global_rank)
+            elif global_rank is not None and global_rank in self.sources:
+                found[endpoint.id] = self.sources[global_rank]
+        return found
+
+    def _state(self, ranked: RankedEndpoint, models: Mapping[str, ModelCard]) -> EndpointState:
+        endpoint, local, global_rank = ranked
+        block_size = num_blocks = metrics = None
+        if self.page is not None:
+            metrics = self.page.metrics(global_rank if local is not None else None)
+            engines = self.page.engines
+            first = next(iter(engines.values()), None)
+            engine = engines.get(global_rank, first) if global_rank is not None else first
+            if engine is not None:
+                block_size, num_blocks = engine.block_size, engine.num_blocks
+        return EndpointState(
+            endpoint=endpoint,
+            health=self.health,
+            models=models,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            index=self.index.get(endpoint.id, IndexState.APPROXIMATE),
+            metrics=metrics,
+            process_start=self.process_start,
+            version=self.version,
+        )

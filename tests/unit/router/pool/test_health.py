@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core import Health
+from router.pool.health import HealthPolicy, HealthTracker
+
+POLICY = HealthPolicy(probes_up=2, probes_down=3, request_failures_down=3)
+
+
+def after(signs: str, policy: HealthPolicy = POLICY) -> HealthTracker:
+    tracker = HealthTracker()
+    for sign in signs:
+        match sign:
+            case "+":
+                tracker = tracker.probe_ok(policy)
+            case "-":
+                tracker = tracker.probe_failed(policy, "refused")
+            case "r":
+                tracker = tracker.request_ok()
+            case _:
+                tracker = tracker.request_failed(policy)
+    return tracker
+
+
+def test_the_first_probe_decides_about_an_endpoint_never_seen() -> None:
+    assert after("").verdict is Health.UNKNOWN
+    assert after("+").verdict is Health.HEALTHY
+    assert after("-").verdict is Health.UNHEALTHY
+
+
+def test_a_healthy_endpoint_goes_down_after_enough_failed_probes_in_a_row() -> None:
+    assert after("+--").verdict is Health.HEALTHY
+    assert after("+---").verdict is Health.UNHEALTHY
+    assert after("+--+--").verdict is Health.HEALTHY
+    assert after("+---").reason == "probe failed: refused"
+
+
+def test_an_unhealthy_endpoint_comes_up_after_enough_good_probes_in_a_row() -> None:
+    assert after("+---+").verdict is Health.UNHEALTHY
+    assert after("+---++").verdict is Health.HEALTHY
+    assert after("+---+-+").verdict is Health.UNHEALTHY
+
+
+def test_consecutive_failed_requests_take_it_out_until_the_next_good_probe() -> None:
+    assert after("+xx").verdict is Health.HEALTHY
+    assert after("+xxx").verdict is Health.UNHEALTHY
+    assert after("+xxx+").verdict is Health.HEALTHY
+
+
+def test_a_request_that_ends_well_starts_the_count_anew_but_heals_nothing() -> None:
+    assert after("+xxrxx").verdict is Health.HEALTHY
+    assert after("+xxxr").verdict is Health.UNHEALTHY
+
+
+def test_probes_between_failing_requests_do_not_hide_them() -> None:
+    assert after("+x+x+x").verdict is Health.UNHEALTHY
+
+
+def test_requests_and_probes_that_both_fail_need_the_full_return() -> None:
+    assert after("+xxx-+").verdict is Health.UNHEALTHY
+    assert after("+xxx-++").verdict is Health.HEALTHY
+
+
+def test_a_return_clears_the_debt_of_requests() -> None:
+    assert after("+xxx+xx").verdict is Health.HEALTHY
+
+
+@given(st.text(alphabet="+-rx", max_size=40))
+def test_steady_signs_always_win(signs: str) -> None:
+    assert after(signs + "+" * POLICY.probes_up).verdict is Health.HEALTHY
+    assert after(signs + "-" * POLICY.probes_down).verdict is Health.UNHEALTHY
+    assert after(signs + "x" * POLICY.request_failures_down).verdict is Health.UNHEALTHY
+
+
+@given(st.text(alphabet="+-rx", max_size=60))
+def test_the_tracker_stays_small(signs: str) -> None:
+    tracker = after(signs)
+    assert tracker.probes_ok <= POLICY.probes_up
+    assert tracker.probes_failed <= POLICY.probes_down
+    assert tracker.requests_failed <= POLICY.request_failures_down
