@@ -5,6 +5,7 @@ Bad input of any kind is one sentence on standard error and exit code 2.
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from rich.console import Console
 from typer.exceptions import Abort, TyperException
 
 from router.errors import ConfigError
@@ -96,6 +98,27 @@ def serve(
     raise typer.Exit(_serve(settings, loader))
 
 
+@app.command("check")
+def check_command(
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="URL|FILE", help="Engines, or one configuration file.")
+    ] = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    config: Config = None,
+    tokenizer: Tokenizer = None,
+) -> None:
+    """Validate a configuration and ask every engine of it what the router relies on.
+
+    Health, key, models, block size, KV events, version, and whether the local tokenizer agrees with the engine's.
+    Exit code 0: good; 1: there is trouble; 2: bad configuration.
+    """
+    urls, config = _targets(targets or [], config)
+    flags = settings_flags({"tokenization.default": tokenizer}, urls, prefill, decode, None)
+    settings = SettingsLoader(config, flags)()
+    raise typer.Exit(_check(settings))
+
+
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
@@ -119,11 +142,37 @@ def settings_flags(
     return flags
 
 
+def _targets(targets: Sequence[str], config: Path | None) -> tuple[list[str], Path | None]:
+    """Addresses and the configuration file among positional arguments. Raises `ConfigError`."""
+    urls = [target for target in targets if "://" in target]
+    files = [target for target in targets if "://" not in target]
+    if not files:
+        return urls, config
+    if len(files) > 1 or (config is not None and not urls):
+        raise ConfigError(f"{files[-1]} is one configuration file too many: give one, and engines as http://host:port")
+    if not Path(files[0]).suffix and not Path(files[0]).exists():
+        raise ConfigError(f"{files[0]} is neither a file nor an address: write an engine like http://10.0.0.5:8000")
+    return urls, Path(files[0])
+
+
 def own_version() -> str:
     try:
         return version("kvrouter")
     except PackageNotFoundError:
         return "0+unknown"
+
+
+def _check(settings: Settings) -> int:
+    # Imported here for the same reason as in `_serve`.
+    from router.check import check
+    from router.check_view import show
+    from router.plugins.builtin import builtin_registry
+    from router.scheduling.build import build_scheduler
+
+    build_scheduler(settings.scheduling, builtin_registry())
+    report = asyncio.run(check(settings))
+    show(report, Console())
+    return 0 if report.good else 1
 
 
 def _serve(settings: Settings, loader: SettingsLoader) -> int:

@@ -1,0 +1,290 @@
+"""`kvrouter check`: asks each engine what the router would have to rely on, and says what is wrong with the answers.
+
+Knows engines by plain HTTP and by what `router.pool` reads from them; changes nothing anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+
+from router.check_calls import Answer, Calls, trust, unreachable
+from router.core import ModelCard, Role
+from router.errors import ConfigError
+from router.pool.facts import (
+    FactsError,
+    KvEventSource,
+    configured_source,
+    read_event_sources,
+    read_models,
+    read_version,
+)
+from router.pool.reading import PageReading, read_page
+from router.pool.spec import EndpointSpec, KvEventsSpec
+from router.settings import EndpointSettings, Settings
+from router.tokenization.errors import NotRenderable
+from router.tokenization.loader import load_tokenizer
+from router.tokenization.local import LocalTokenizer
+
+PROBE_CHAT: Mapping[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "You are terse."},
+        {"role": "user", "content": "Name three rivers,\n\n  and their lengths in km: 1234.5?"},
+        {"role": "assistant", "content": "Nile, Amazon, Yangtze."},
+        {"role": "user", "content": "Größer als 5 000 km? \N{RIGHTWARDS ARROW} ja/nein"},
+    ],
+    "add_generation_prompt": True,
+}
+"""Several turns, runs of blanks, digits and characters beyond ASCII: what tokenizers and templates differ in."""
+
+
+class EngineReport(msgspec.Struct, kw_only=True):
+    """One row of the table. Empty: not told, or not asked."""
+
+    id: str
+    role: Role
+    health: str = ""
+    version: str = ""
+    models: Mapping[str, ModelCard] = msgspec.field(default_factory=dict)
+    block_size: int | None = None
+    num_blocks: int | None = None
+    events: str = ""
+    tokens: str = ""
+    troubles: list[str] = msgspec.field(default_factory=list)
+    """Sentences; each keeps the router from doing its work with this engine."""
+    notes: list[str] = msgspec.field(default_factory=list)
+    """Sentences; the router works, but with less."""
+
+
+class Report(NamedTuple):
+    engines: Sequence[EngineReport]
+    troubles: Sequence[str] = ()
+    """About the engines together."""
+    notes: Sequence[str] = ()
+
+    @property
+    def good(self) -> bool:
+        return not self.troubles and not any(engine.troubles for engine in self.engines)
+
+
+async def check(settings: Settings, transport: httpx.AsyncBaseTransport | None = None) -> Report:
+    """Probes every endpoint of the configuration at once. Raises `ConfigError` for what cannot even be tried.
+
+    `transport`: how to reach engines; None is the network.
+    """
+    timeout = httpx.Timeout(settings.pool.probe_timeout_s, connect=settings.upstream.connect_timeout_s)
+    tokenizers = Tokenizers(settings)
+    verify = trust(settings.upstream)
+    async with httpx.AsyncClient(verify=verify, timeout=timeout, trust_env=False, transport=transport) as client:
+        probes = [Probe(client, settings, endpoint, tokenizers).run() for endpoint in settings.endpoints]
+        engines = await asyncio.gather(*probes)
+    return Report(engines, without_decoder(engines), mixed_blocks(engines))
+
+
+def without_decoder(engines: Sequence[EngineReport]) -> list[str]:
+    """Models that can only be prefilled. PURE."""
+    served = {name for engine in engines if engine.role is not Role.PREFILL for name in engine.models}
+    return [
+        f"{', '.join(alone)} of {engine.id} is served by no decode engine: start one, or take {engine.id} out"
+        for engine in engines
+        if engine.role is Role.PREFILL and (alone := sorted(set(engine.models) - served))
+    ]
+
+
+def mixed_blocks(engines: Sequence[EngineReport]) -> list[str]:
+    """Models whose engines count blocks differently. PURE."""
+    notes = []
+    for model in sorted({name for engine in engines for name in engine.models}):
+        sizes = {engine.block_size for engine in engines if model in engine.models and engine.block_size}
+        if len(sizes) > 1:
+            notes.append(
+                f"engines of {model} have blocks of {' and '.join(map(str, sorted(sizes)))} tokens: "
+                "matches are coarser than with one --block-size"
+            )
+    return notes
+
+
+class Tokenizers:
+    """Local tokenizers by source, each loaded once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings.tokenization
+        self._loaded: dict[str, asyncio.Task[LocalTokenizer]] = {}
+
+    def source(self, card: ModelCard) -> tuple[str, bool]:
+        """(where the model's tokenizer comes from, whether the configuration says so)."""
+        named = self._settings.models.get(card.id) or self._settings.default
+        return (named, True) if named is not None else (card.root or card.id, False)
+
+    async def get(self, source: str) -> LocalTokenizer:
+        """Raises `ConfigError`."""
+        task = self._loaded.get(source)
+        if task is None:
+            task = self._loaded[source] = asyncio.create_task(asyncio.to_thread(load_tokenizer, source))
+        return await task
+
+
+class Probe:
+    """The questions put to one engine."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, settings: Settings, endpoint: EndpointSettings, tokenizers: Tokenizers
+    ) -> None:
+        self._settings = settings
+        self._endpoint = endpoint
+        self._tokenizers = tokenizers
+        self._spec = EndpointSpec(url=endpoint.url, role=endpoint.role, name=endpoint.name)
+        key = endpoint.api_key or settings.upstream.api_key
+        self._calls = Calls(client, endpoint.url, None if key is None else key.get_secret_value())
+        self._report = EngineReport(id=self._spec.id, role=endpoint.role)
+
+    async def run(self) -> EngineReport:
+        report = self._report
+        health = await self._calls.ask("GET", self._endpoint.health_path)
+        report.health = "ok" if health.status == 200 else str(health.status or health.text)
+        if health.status == 0:
+            report.troubles.append(f"cannot be reached ({health.text}): start it, or correct its url")
+            return report
+        if health.status != 200:
+            report.troubles.append(
+                f"answers {health.status} on {self._endpoint.health_path}: wait until it is up, or correct the path"
+            )
+        if await self._models():
+            await self._metrics()
+            await self._events()
+            await self._tokens()
+        return report
+
+    async def _models(self) -> bool:
+        """False: there is no use in asking on."""
+        report = self._report
+        answer = await self._calls.ask("GET", "/v1/models")
+        if answer.status in (401, 403):
+            report.troubles.append("refuses the API key: correct its api_key, or upstream.api_key")
+            return False
+        try:
+            report.models = read_models(answer.text) if answer.status == 200 else {}
+        except FactsError:
+            report.models = {}
+        if not report.models:
+            report.troubles.append(
+                f"lists no model on /v1/models ({_said(answer)}): is it an OpenAI-compatible engine?"
+            )
+            return False
+        version = await self._calls.ask("GET", "/version")
+        try:
+            report.version = read_version(version.text) if version.status == 200 else ""
+        except FactsError:
+            report.version = ""
+        return True
+
+    async def _metrics(self) -> None:
+        report = self._report
+        answer = await self._calls.ask("GET", "/metrics")
+        page = read_page(answer.text, 0.0) if answer.status == 200 else PageReading(taken_at=0.0)
+        engine = next(iter(page.engines.values()), None)
+        if engine is None:
+            report.notes.append(f"tells no load on /metrics ({_said(answer)}): the router counts its own requests only")
+            return
+        report.block_size, report.num_blocks = engine.block_size, engine.num_blocks
+        if page.asleep:
+            report.troubles.append("is asleep: wake it up (POST /wake_up), or take it out")
+        if engine.block_size is None and self._settings.index.block_size == "auto":
+            report.notes.append("does not tell its block size: set index.block_size")
+        if engine.prefix_caching is False:
+            report.notes.append("has prefix caching off: there is no cache to route by, start it with prefix caching")
+
+    async def _events(self) -> None:
+        report = self._report
+        if self._endpoint.kv_events is False:
+            report.events = "off"
+            return
+        sources = await self._event_sources()
+        if not sources:
+            report.events = "none"
+            report.notes.append(
+                "publishes no KV events: its cache is guessed from its requests (start it with --kv-events-config)"
+            )
+            return
+        addresses = [address for source in sources for address in (source.endpoint, source.replay_endpoint) if address]
+        for address in addresses:
+            if why := await unreachable(address, self._settings.upstream.connect_timeout_s):
+                report.troubles.append(
+                    f"publishes KV events at {address}, which cannot be reached ({why}): open the port, "
+                    "or name the right address in its kv_events"
+                )
+        replay = all(source.replay_endpoint for source in sources)
+        report.events = f"{len(sources)}{' with replay' if replay else ''}"
+        if not replay:
+            report.notes.append("has no replay socket: after a lost event its entries are dropped and learnt anew")
+
+    async def _event_sources(self) -> list[KvEventSource]:
+        named = self._endpoint.kv_events
+        if named:
+            events = KvEventsSpec(endpoint=named.endpoint, replay_endpoint=named.replay_endpoint, topic=named.topic)
+            ranks = range(self._endpoint.data_parallel_size or 1)
+            return [configured_source(self._spec, events, rank, rank) for rank in ranks]
+        answer = await self._calls.ask("GET", "/kv_event_sources")
+        try:
+            return list(read_event_sources(answer.text, self._spec.host).values()) if answer.status == 200 else []
+        except FactsError:
+            return []
+
+    async def _tokens(self) -> None:
+        """Compares for the engine's base models; LoRA adapters share theirs."""
+        outcomes = [await self._compare(card) for card in self._report.models.values() if card.parent is None]
+        self._report.tokens = ", ".join(dict.fromkeys(outcomes))
+
+    async def _compare(self, card: ModelCard) -> str:
+        report = self._report
+        source, configured = self._tokenizers.source(card)
+        body = msgspec.json.encode({"model": card.id, **PROBE_CHAT})
+        answer = await self._calls.ask("POST", "/tokenize", body)
+        theirs = _token_ids(answer.text) if answer.status == 200 else None
+        try:
+            tokenizer = await self._tokenizers.get(source)
+            ours = (await asyncio.to_thread(tokenizer.chat, PROBE_CHAT)).ids
+        except (ConfigError, NotRenderable) as error:
+            if configured:
+                report.troubles.append(f"{card.id}: {error}")
+                return "no tokenizer"
+            if theirs is not None and self._settings.tokenization.remote:
+                report.notes.append(
+                    f"{card.id} has no local tokenizer: prompts are tokenized by the engine, a call each"
+                )
+                return "by the engine"
+            report.notes.append(f"{card.id} has no tokenizer: prompts are estimated, set tokenization.models")
+            return "estimated"
+        if theirs is None:
+            report.notes.append(f"{card.id}: the engine has no /tokenize ({_said(answer)}) to compare {source} with")
+            return "not compared"
+        if ours == theirs:
+            return f"equal ({len(ours)})"
+        at = next(
+            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+        )
+        report.troubles.append(
+            f"{card.id}: {source} makes {len(ours)} tokens of a probe chat and the engine {len(theirs)}, "
+            f"different from token {at} on: name the engine's own tokenizer and chat template in tokenization.models"
+        )
+        return "different"
+
+
+def _token_ids(text: str) -> array[int] | None:
+    try:
+        return array("I", msgspec.json.decode(text, type=_Tokens).tokens)
+    except (msgspec.DecodeError, OverflowError):
+        return None
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+def _said(answer: Answer) -> str:
+    return f"status {answer.status}" if answer.status else answer.text

@@ -1,0 +1,96 @@
+"""What `kvrouter check` says to an engine: bounded HTTP calls, and whether a socket can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+
+from router.errors import ConfigError
+from router.settings import UpstreamSettings
+
+_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+class Answer(NamedTuple):
+    """An engine's answer; `status` 0 is none, and `text` says why in a few words."""
+
+    status: int
+    text: str
+
+
+class Calls:
+    """Calls to one engine, with its key."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, api_key: str | None) -> None:
+        self._client = client
+        self._url = url
+        self._headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+
+    async def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        """Never raises for what the engine does."""
+        headers = self._headers if body is None else {**self._headers, "content-type": "application/json"}
+        try:
+            async with self._client.stream(method, f"{self._url}{path}", headers=headers, content=body) as response:
+                text = bytearray()
+                async for chunk in response.aiter_bytes():
+                    text += chunk
+                    if len(text) > _ANSWER_BYTES:
+                        return Answer(0, "an answer without end")
+                return Answer(response.status_code, text.decode("utf-8", "replace"))
+        except httpx.TimeoutException:
+            return Answer(0, "no answer in time")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return Answer(0, _reason(error))
+
+
+def trust(upstream: UpstreamSettings) -> ssl.SSLContext | bool:
+    """What httpx checks certificates with. Raises `ConfigError`."""
+    if not upstream.verify:
+        return False
+    try:
+        return ssl.create_default_context(cafile=upstream.ca_file)
+    except (OSError, ssl.SSLError):
+        raise ConfigError(
+            f"upstream.ca_file names {upstream.ca_file}, which is no readable PEM file: give one, or leave it out"
+        ) from None
+
+
+async def unreachable(address: str, timeout_s: float) -> str:
+    """Why nothing can be connected to at a ZMQ address; empty when something can, or it is no TCP address."""
+    parts = urlsplit(address)
+    if parts.scheme != "tcp" or parts.hostname is None or parts.port is None:
+        return ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    except TimeoutError:
+        return "no answer in time"
+    except OSError as error:
+        return _os_reason(error)
+    writer.close()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """The operating system's own words for a failed connection, where there are some."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"certificate not trusted: {cause.verify_message}"
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return _os_reason(cause)
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
+
+
+def _os_reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    return os.strerror(error.errno).lower() if error.errno else "cannot connect"
