@@ -223,6 +223,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     prefill: tuple[Candidate, ...] = ()
     """Empty: the decode endpoint prefills locally. Else best first with ordered fallbacks."""
     reason: str = ""
-    """A short word from a bounded set, used as a metric label: ``aggregated``, ``pd-long-prompt``, ``pd-cached``, ..."""
+    """A short word from a bounded set, used as a metric label: ``aggregated``, ``pd``, ``pd-cached``, ..."""
     scores: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
     """Endpoint id -> plugin name -> weighted score, for explanation."""

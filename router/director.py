@@ -85,6 +85,8 @@ class Director:
 
     async def _journey(self, trip: Trip, reply: Reply) -> None:
         request = trip.request
+        if not serving(request.model, self._pool.snapshot()):
+            await self._pool.refresh_models()
         states = self._eligible(request)
 
         started = self._clock()
@@ -183,10 +185,7 @@ def _splittable(request: InferenceRequest, prompt: TokenizedPrompt) -> bool:
     One hand-off carries one prompt's blocks to one reader: a batch of prompts or several completions have none to
     share, and a prompt without a full block has nothing to ship (a decode engine would wait for it for ever).
     """
-    if request.n > 1 or not can_disaggregate(request.api):
-        return False
-    batch = request.fields.get("prompt") if request.api is Api.COMPLETIONS else None
-    if isinstance(batch, list) and len(batch) != 1 and not (batch and isinstance(batch[0], int)):
+    if not can_disaggregate(request.api, request.fields, request.n):
         return False
     return not prompt.block_size or prompt.token_count > prompt.block_size
 

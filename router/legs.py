@@ -6,8 +6,9 @@ response byte. An engine's answer, errors included, goes to the client as it is.
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
-from collections.abc import Callable
 
 import msgspec
 
@@ -30,14 +31,20 @@ from router.ports import (
 from router.trip import Trip
 from router.wire.headers import response_headers
 from router.wire.kv_transfer import ask_for_usage, decode_leg_body, hand_off, prefill_leg_body
-from router.wire.sse import StreamScanner, UsageStripper
+from router.wire.sse import Scanner, scanner_for
+from router.wire.usage_stripper import UsageStripper
 
 _RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,123})"')
 
 
 class LegSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 3
-    """Endpoints tried for one leg."""
+    """Decode endpoints tried, the first included."""
+    prefill_attempts: int = 2
+    """Prefill endpoints tried before the decode endpoint prefills by itself."""
+    backoff_s: float = 0.025
+    """Mean pause before the second attempt, doubled for each further one, with jitter."""
+    backoff_most_s: float = 1.0
     retry_statuses: frozenset[int] = frozenset({502, 503, 504})
     first_byte_timeout_s: float = 300.0
     prefill_timeout_s: float = 60.0
@@ -59,6 +66,7 @@ class Legs:
         observer: Observer,
         holders: ResponseHolders,
         clock: Clock,
+        rng: random.Random,
         settings: LegSettings,
     ) -> None:
         self._upstream = upstream
@@ -68,6 +76,7 @@ class Legs:
         self._observer = observer
         self._holders = holders
         self._clock = clock
+        self._rng = rng
         self._settings = settings
 
     async def prefill(self, trip: Trip, decision: Decision, prompt: TokenizedPrompt) -> bytes | None:
@@ -78,7 +87,7 @@ class Legs:
         request = trip.request
         started = self._clock()
         body = prefill_leg_body(request.body, request.api)
-        for attempt, candidate in enumerate(decision.prefill[: self._settings.max_attempts]):
+        for attempt, candidate in enumerate(decision.prefill[: self._settings.prefill_attempts]):
             lease = self._take(candidate, prompt, output_tokens=1, prefills=True)
             try:
                 params = await self._prefill_once(request, candidate, prompt, body, attempt)
@@ -118,7 +127,9 @@ class Legs:
             self._observer.on_leg_failed(_leg_failed(request, Leg.PREFILL, candidate, "hand-off"))
         return params
 
-    async def decode(self, trip: Trip, decision: Decision, prompt: TokenizedPrompt, params: bytes | None, reply: Reply) -> None:
+    async def decode(
+        self, trip: Trip, decision: Decision, prompt: TokenizedPrompt, params: bytes | None, reply: Reply
+    ) -> None:
         """Runs the decode leg and pumps its answer to the client.
 
         `params`: the prefill leg's hand-off, or None to prefill on the decode endpoint. Raises `RouterError` when no
@@ -140,6 +151,7 @@ class Legs:
         failure: UpstreamError | None = None
         for attempt, candidate in enumerate(attempts):
             trip.attempts = attempt + 1
+            await self._back_off(attempt)
             lease = self._take(candidate, prompt, output_tokens=self._expected_output(request), prefills=params is None)
             try:
                 self._dispatched(request, Leg.DECODE, candidate, prompt, attempt)
@@ -182,8 +194,9 @@ class Legs:
             trip.matched_tokens = _matched_tokens(candidate, prompt)
         if response.status < 500:
             self._pool.report_success(candidate.endpoint)
-        scanner = StreamScanner(request.api, response.headers)
-        stripper = UsageStripper() if injected and scanner.is_event_stream else None
+        content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
+        scanner = scanner_for(request.api, content_type)
+        stripper = UsageStripper() if injected and content_type.startswith(b"text/event-stream") else None
         headers = response_headers(response.headers, keep_length=stripper is None)
         if self._settings.response_headers:
             headers += _explaining(trip)
@@ -194,9 +207,11 @@ class Legs:
             trip.outcome = Outcome.CUT
             self._failed(request, Leg.DECODE, candidate, error)
             raise UpstreamFailed("The engine's answer broke off before its end.") from None
-        await reply.end(stripper.flush() if stripper is not None else b"")
+        await reply.end(stripper.end() if stripper is not None else b"")
         found = scanner.result()
-        trip.prompt_tokens, trip.cached_tokens, trip.output_tokens = found.prompt_tokens, found.cached_tokens, found.output_tokens
+        trip.output_tokens = found.output_tokens or None
+        if found.usage is not None:
+            trip.prompt_tokens, trip.cached_tokens = found.usage.prompt_tokens, found.usage.cached_tokens
         if response.status >= 500 or found.error or found.aborted:
             trip.outcome = Outcome.ENGINE_ERROR
         else:
@@ -207,7 +222,7 @@ class Legs:
         trip: Trip,
         candidate: Candidate,
         response: UpstreamResponse,
-        scanner: StreamScanner,
+        scanner: Scanner,
         stripper: UsageStripper | None,
         lease: Lease,
         dispatched_at: float,
@@ -216,8 +231,7 @@ class Legs:
         read, send, feed = response.read, reply.send, scanner.feed
         head_of_responses = trip.request.api is Api.RESPONSES
         while chunk := await read():
-            feed(chunk)
-            if trip.first_token_at is None and scanner.first_token_seen:
+            if feed(chunk):
                 trip.first_token_at = now = self._clock()
                 lease.first_token()
                 self._observer.on_first_token(
@@ -232,7 +246,7 @@ class Legs:
                 head_of_responses = False
                 self._holders.put(found.group(1).decode("ascii"), candidate.id)
             if stripper is not None:
-                chunk = stripper.feed(chunk)  # noqa: PLW2901
+                chunk = stripper.feed(chunk)
                 if not chunk:
                     continue
             await send(chunk)
@@ -272,11 +286,14 @@ class Legs:
                 lease.release()
         raise _no_answer(failure)
 
+    async def _back_off(self, attempt: int) -> None:
+        if attempt:
+            pause_s = min(self._settings.backoff_s * 2.0 ** (attempt - 1), self._settings.backoff_most_s)
+            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
+
     def _take(self, candidate: Candidate, prompt: TokenizedPrompt, *, output_tokens: int, prefills: bool) -> Lease:
         uncached = max(prompt.token_count - _matched_tokens(candidate, prompt), 0) if prefills else 0
-        return self._inflight.acquire(
-            candidate.id, prefill_tokens=uncached, tokens=prompt.token_count + output_tokens
-        )
+        return self._inflight.acquire(candidate.id, prefill_tokens=uncached, tokens=prompt.token_count + output_tokens)
 
     def _expected_output(self, request: InferenceRequest) -> int:
         expected = self._settings.expected_output_tokens
@@ -307,14 +324,15 @@ class Legs:
 
     def _failed(self, request: InferenceRequest, leg: Leg, candidate: Candidate, error: UpstreamError) -> None:
         self._pool.report_failure(candidate.endpoint)
-        kind = "refused" if isinstance(error, UpstreamRefused) else "silent" if isinstance(error, UpstreamSilent) else "broken"
-        self._observer.on_leg_failed(_leg_failed(request, leg, candidate, kind))
+        self._observer.on_leg_failed(_leg_failed(request, leg, candidate, error.kind))
 
 
 class EngineRefused(Exception):
     """The prefill engine refused the request itself: its answer is the client's."""
 
-    def __init__(self, candidate: Candidate, status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+    def __init__(
+        self, candidate: Candidate, status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> None:
         super().__init__(status)
         self.candidate = candidate
         self.status = status

@@ -58,6 +58,10 @@ class EndpointPool(Protocol):
 
     def report_success(self, endpoint: Endpoint) -> None: ...
 
+    async def refresh_models(self) -> None:
+        """Asks the engines which models they serve, for a name that nobody is known to serve; at most once a second."""
+        ...
+
 
 class UpstreamResponse(Protocol):
     """An engine's answer whose first body byte, or end, has already come."""
@@ -67,7 +71,7 @@ class UpstreamResponse(Protocol):
     """As sent, hop-by-hop and framing fields included: the caller filters."""
 
     async def read(self) -> bytes:
-        """Body bytes as they come, decoded from transfer framing, everything that has arrived in one piece; b"" at the end.
+        """Body bytes as they come, freed of transfer framing, all that has arrived in one piece; b"" at the end.
 
         Raises `UpstreamBroken` if the engine cuts the body short of its framing, `UpstreamSilent` past the idle time.
         """
@@ -115,11 +119,16 @@ class Reply(Protocol):
 
 
 class UpstreamError(Exception):
-    """An engine could not be reached or did not keep to HTTP. Not a `RouterError`: the director decides what follows."""
+    """An engine could not be reached or did not keep to HTTP. Not a `RouterError`: the legs decide what follows."""
+
+    kind: str = "broken"
+    """A metric label."""
 
 
 class UpstreamRefused(UpstreamError):
     """No connection: nothing was sent."""
+
+    kind = "refused"
 
 
 class UpstreamBroken(UpstreamError):
@@ -128,3 +137,5 @@ class UpstreamBroken(UpstreamError):
 
 class UpstreamSilent(UpstreamError):
     """No byte within the time allowed."""
+
+    kind = "silent"

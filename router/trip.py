@@ -55,7 +55,11 @@ class Trip:
         if self.first_token_at is not None and self.last_byte_at is not None and (self.output_tokens or 0) > 1:
             itl_s = (self.last_byte_at - self.first_token_at) / ((self.output_tokens or 0) - 1)
         prompt_tokens = self.prompt_tokens
-        if prompt_tokens is None and prompt is not None and prompt.source not in (TokenSource.NONE, TokenSource.ESTIMATE):
+        if (
+            prompt_tokens is None
+            and prompt is not None
+            and prompt.source not in (TokenSource.NONE, TokenSource.ESTIMATE)
+        ):
             prompt_tokens = prompt.token_count
         return Ended(
             request=request,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kvindex.index import BlockIndex
 from kvindex.subscriber import KvEventSubscriber
+
+from kvindex.index import BlockIndex
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import EndpointState, Inflight

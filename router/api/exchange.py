@@ -37,7 +37,9 @@ class Exchange:
     async def read_body(self, declared: int | None, limit: int) -> bytes:
         """The whole body. Raises `PayloadTooLarge` past `limit` bytes (declared or received) and `ClientGone`."""
         if declared is not None and declared > limit:
-            raise PayloadTooLarge(f"The body has {declared} bytes; at most {limit} are accepted (server.max_body_bytes).")
+            raise PayloadTooLarge(
+                f"The body has {declared} bytes; at most {limit} are accepted (server.max_body_bytes)."
+            )
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -105,7 +107,9 @@ class Exchange:
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.started = True
-        self._streaming = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
+        self._streaming = any(
+            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
+        )
         if self.request_id is not None:
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

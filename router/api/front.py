@@ -108,7 +108,9 @@ class Front:
                 return
         await self._rest(scope, receive, send)
 
-    async def _exchange(self, scope: Any, receive: Receive, send: Send, path: str, api: Api, response_id: str | None) -> None:
+    async def _exchange(
+        self, scope: Any, receive: Receive, send: Send, path: str, api: Api, response_id: str | None
+    ) -> None:
         arrived_at = self._clock()
         exchange = Exchange(receive, send)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -133,7 +135,7 @@ class Front:
             return
         except RouterError as error:
             await exchange.fail(error)
-        except Exception:  # noqa: BLE001 - the last line before the server: the client must still get an answer
+        except Exception:
             logger.exception("request %s failed in the router", exchange.request_id)
             await exchange.fail(RouterError("The router failed while serving this request; its log tells why."))
 
@@ -148,7 +150,11 @@ class Front:
             trusted=settings.trusted_headers,
         )
         query: bytes = scope["query_string"]
-        parsed = parse_request(api, path, body, content_type=_content_type(headers)) if body or api is not Api.OTHER else NOTHING
+        parsed = (
+            parse_request(api, path, body, content_type=_content_type(headers))
+            if body or api is not Api.OTHER
+            else NOTHING
+        )
         if parsed.has_kv_transfer_params and not settings.trust_kv_transfer_params:
             body = strip_transfer_params(body)
         return InferenceRequest(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
@@ -42,9 +42,9 @@ class View(Protocol):
     def keys(self) -> KeyRing: ...
 
 
-def create_rest(view: View, lifecycle: Lifecycle, metrics_content_type: str) -> FastAPIOffline:
+def create_rest(view: View, lifecycle: Lifecycle, metrics_content_type: str) -> FastAPI:
     """The application, with its error handlers in OpenAI's shape."""
-    app = FastAPIOffline(
+    app: FastAPI = FastAPIOffline(
         title="kvrouter",
         version=view.version,
         summary="A KV-cache-aware router for LLM inference.",
@@ -148,7 +148,11 @@ def _inference_schema() -> APIRouter:
     stored = ["/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"]
     for path in PATHS:
         routes.add_api_route(
-            path, not_here, methods=["POST"], name=_name("post", path), openapi_extra={"requestBody": _BODY, "responses": _ANSWER}
+            path,
+            not_here,
+            methods=["POST"],
+            name=_name("post", path),
+            openapi_extra={"requestBody": _BODY, "responses": _ANSWER},
         )
     for path, methods in zip(stored, (["GET", "DELETE"], ["POST"]), strict=True):
         for method in methods:
@@ -189,5 +193,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     logger.error("%s failed", request.url.path[:200], exc_info=error)
     return _answer(RouterError("The router failed while serving this request; its log tells why."))
-
-

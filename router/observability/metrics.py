@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from router.core import Decision, EndpointState, Health, Inflight, InferenceRequest, TokenizedPrompt
+from router.core import Decision, EndpointState, Health, InferenceRequest, Inflight, TokenizedPrompt
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
 
 _TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
