@@ -25,7 +25,15 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_REQUEST_DENIED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"x-request-id"}
+_REQUEST_DENIED = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"expect",
+    b"accept-encoding",
+    b"authorization",
+    b"x-api-key",
+    b"x-request-id",
+}
 _RESPONSE_DENIED = HOP_BY_HOP | {b"x-request-id"}
 
 _ROUTING_CONTROL = frozenset(

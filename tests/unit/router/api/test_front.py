@@ -49,7 +49,9 @@ async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": scope["path"].encode(), "more_body": False})
 
 
-def front(journey: FakeJourney, *, keys: KeyRing | None = None, lifecycle: Lifecycle | None = None, **settings: Any) -> Front:
+def front(
+    journey: FakeJourney, *, keys: KeyRing | None = None, lifecycle: Lifecycle | None = None, **settings: Any
+) -> Front:
     return Front(
         rest=elsewhere,
         journey=journey,

@@ -17,7 +17,9 @@ def test_any_of_the_keys_opens_in_openais_and_anthropics_form(field: tuple[bytes
     KeyRing(["k1", "k2"]).authorize([field])
 
 
-@pytest.mark.parametrize("field", [(b"authorization", b"Bearer k"), (b"authorization", b"Basic k1"), (b"x-other", b"k1")])
+@pytest.mark.parametrize(
+    "field", [(b"authorization", b"Bearer k"), (b"authorization", b"Basic k1"), (b"x-other", b"k1")]
+)
 def test_anything_else_does_not(field: tuple[bytes, bytes]) -> None:
     with pytest.raises(Unauthorized):
         KeyRing(["k1"]).authorize([field])

@@ -10,7 +10,10 @@ from router.wire.headers import HOP_BY_HOP, accepted_request_id, request_headers
 def test_custom_fields_cross_in_order_and_repeated() -> None:
     raw = [(b"x-forwarded-for", b"1"), (b"x-mine", b"a"), (b"x-forwarded-for", b"2")]
     assert request_headers(raw)[0] == tuple(raw)
-    assert response_headers([(b"set-cookie", b"a"), (b"set-cookie", b"b")]) == [(b"set-cookie", b"a"), (b"set-cookie", b"b")]
+    assert response_headers([(b"set-cookie", b"a"), (b"set-cookie", b"b")]) == [
+        (b"set-cookie", b"a"),
+        (b"set-cookie", b"b"),
+    ]
 
 
 def test_what_connection_names_crosses_neither_way() -> None:
@@ -26,7 +29,8 @@ def test_hop_by_hop_fields_cross_neither_way(name: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [b"x-prefiller-host-port", b"x-gateway-destination-endpoint", b"x-data-parallel-rank", b"x-llm-d-slo-ttft-ms"]
+    "name",
+    [b"x-prefiller-host-port", b"x-gateway-destination-endpoint", b"x-data-parallel-rank", b"x-llm-d-slo-ttft-ms"],
 )
 def test_fields_that_steer_routing_are_dropped_unless_trusted(name: bytes) -> None:
     assert request_headers([(name, b"10.0.0.1:80")]) == ((), {})
