@@ -134,7 +134,8 @@ class ConfigWatcher:
                 if digests != self._digests:
                     self._digests = digests
                     self._wanted.set()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            # The operating system's watches are used up, or the folder went away: watchfiles raises either.
             logger.warning("the configuration is not watched (%s): send SIGHUP after a change", error)
 
 

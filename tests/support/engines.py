@@ -41,7 +41,7 @@ def answers(value: Any, status: int = 200) -> Handler:
     return lambda request: (status, value)
 
 
-def healthy(model: str = "m", **changed: Handler) -> dict[str, Handler]:
+def healthy(model: str = "m", /, **changed: Handler) -> dict[str, Handler]:
     """A whole vLLM without KV events; `changed` by path without slashes (``v1_models`` for ``/v1/models``)."""
     engine: dict[str, Handler] = {
         "/health": answers(""),

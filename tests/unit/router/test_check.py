@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,20 @@ def closed() -> str:
         return f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
+def settings_of(**given: Any) -> Settings:
+    return Settings.model_validate(given)
+
+
 def sources(endpoint: str, replay: str | None = None) -> Handler:
     return answers(
         {"0": {"endpoint": endpoint, "replay_endpoint": replay, "topic": "", "enable_kv_cache_events": True}}
     )
 
 
-async def run(hosts: dict[str, dict[str, Handler]], **settings: Any) -> Report:
+async def run(hosts: Mapping[str, Mapping[str, Handler]], **settings: Any) -> Report:
     given = {"endpoints": [f"http://{host}:8000" for host in hosts]} | settings
     given["tokenization"] = {"default": str(TOKENIZER_PATH)} | given.get("tokenization", {})
-    return await check(Settings(**given), FakeEngines(hosts))
+    return await check(settings_of(**given), FakeEngines(hosts))
 
 
 def troubles(report: Report) -> str:
@@ -69,7 +73,7 @@ async def test_a_whole_engine_is_good_and_fills_its_row(listening: str) -> None:
 
 async def test_one_that_is_not_there_is_trouble_and_does_not_hide_the_others() -> None:
     report = await check(
-        Settings(endpoints=["http://gone:8000", "http://a:8000"], tokenization={"default": str(TOKENIZER_PATH)}),
+        settings_of(endpoints=["http://gone:8000", "http://a:8000"], tokenization={"default": str(TOKENIZER_PATH)}),
         FakeEngines({"a": healthy()}),
     )
     assert not report.good
@@ -165,7 +169,7 @@ async def test_without_a_local_tokenizer_the_engine_is_asked_for_each_prompt(tmp
     root = str(tmp_path / "not-here")
     models = answers({"data": [{"id": "m", "root": root}, {"id": "lora", "root": "x", "parent": "m"}]})
     report = await check(
-        Settings(endpoints=["http://a:8000"]),
+        settings_of(endpoints=["http://a:8000"]),
         FakeEngines({"a": healthy(v1_models=models, tokenize=answers({"tokens": [1, 2]}))}),
     )
     assert report.good
@@ -209,7 +213,7 @@ async def test_a_ca_file_that_is_none_is_a_bad_configuration() -> None:
 
 async def test_the_table_shows_rows_and_sentences() -> None:
     report = await check(
-        Settings(endpoints=["http://gone:8000", "http://a:8000"]),
+        settings_of(endpoints=["http://gone:8000", "http://a:8000"]),
         FakeEngines({"a": healthy("[bold]m")}),
     )
     written = io.StringIO()
