@@ -58,15 +58,18 @@ class Peer:
         return RawRequest(line, tuple((name.lower(), value.strip()) for name, _, value in pairs), b"")
 
     async def request(self) -> RawRequest:
+        """The next request with its body."""
         request = await self.head()
         lengths = request.values(b"content-length")
-        try:
-            body = await self._reader.readexactly(int(lengths[0]) if lengths else 0)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            raise PeerGone from None
-        request = request._replace(body=body)
+        request = request._replace(body=await self.read(int(lengths[0]) if lengths else 0))
         self._server.requests.append(request)
         return request
+
+    async def read(self, length: int) -> bytes:
+        try:
+            return await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise PeerGone from None
 
     async def send(self, data: bytes) -> None:
         """Returns when the socket has taken it; counts towards `RawServer.sent_bytes` then."""
