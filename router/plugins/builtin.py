@@ -8,6 +8,7 @@ from types import MappingProxyType
 from router.plugins.deciders.fixed import AlwaysDisaggPdDecider, NeverDisaggPdDecider
 from router.plugins.deciders.prefix_based_pd import PrefixBasedPdDecider
 from router.plugins.filters.active_request import ActiveRequestFilter
+from router.plugins.filters.bounded_load import BoundedLoadFilter
 from router.plugins.filters.by_label import ByLabel
 from router.plugins.filters.label_selector import LabelSelectorFilter
 from router.plugins.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
@@ -34,6 +35,7 @@ from router.scheduling.registry import Factory, Registry
 BUILTIN: Mapping[str, Factory] = MappingProxyType(
     {
         "active-request-filter": ActiveRequestFilter.create,
+        "bounded-load-filter": BoundedLoadFilter.create,
         "by-label": ByLabel.create,
         "decode-filter": DecodeFilter.create,
         "label-selector-filter": LabelSelectorFilter.create,

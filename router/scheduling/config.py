@@ -64,20 +64,19 @@ class ProfileSettings(BaseModel):
     """Name or type of the picker."""
 
 
-_DECODE = ProfileSettings(
+_DEFAULT = ProfileSettings(
+    filters=("bounded-load-filter",),
     scorers=(
         ScorerSettings(plugin="prefix-cache-scorer", weight=3),
         ScorerSettings(plugin="active-request-scorer", weight=2),
-        ScorerSettings(plugin="kv-cache-utilization-scorer", weight=2),
-    )
+        ScorerSettings(plugin="kv-cache-utilization-scorer", weight=1),
+    ),
 )
-_PREFILL = ProfileSettings(
-    scorers=(
-        ScorerSettings(plugin="prefix-cache-scorer", weight=3),
-        ScorerSettings(plugin="active-request-scorer", weight=2),
-        ScorerSettings(plugin="kv-cache-utilization-scorer", weight=2),
-    )
-)
+"""Both legs: follow the prefix, weigh load against it, and never let one endpoint draw far more than its share.
+
+The field's blend of prefix 3, queue 2 and KV usage 2 keeps everything on one endpoint when all prompts share their
+first blocks and nobody queues yet; `bounded-load-filter` is what prevents that here.
+"""
 
 
 class ProfilesSettings(BaseModel):
@@ -85,9 +84,9 @@ class ProfilesSettings(BaseModel):
 
     model_config = _FROZEN
 
-    decode: ProfileSettings = _DECODE
+    decode: ProfileSettings = _DEFAULT
     """Who serves the request (decode leg, or the whole of it)."""
-    prefill: ProfileSettings = _PREFILL
+    prefill: ProfileSettings = _DEFAULT
     """Who prefills it, when that is done elsewhere."""
 
 

@@ -30,8 +30,12 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Filter(Protocol):
-    """A filter that keeps endpoints from overload sets the class attribute ``saturation = True``: when it leaves
-    nobody the client is told to come back (429); any other filter that leaves nobody means that nobody can serve (503).
+    """Two class attributes say what it means when a filter drops endpoints; both are False when absent.
+
+    ``saturation = True``: it keeps endpoints from overload. When it leaves nobody the client is told to come back
+    (429); any other filter that leaves nobody means that nobody can serve (503).
+    ``preference = True``: those it drops could serve as well. They stay as the last fallbacks, least loaded first, and
+    when it leaves nobody it is as if it were not there.
     """
 
     def filter(self, context: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:

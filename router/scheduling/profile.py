@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from router.core import Candidate, Leg
+from router.scheduling.load import loads
 from router.scheduling.plugins import Context, Filter, Picker, Scorer
 
 P = TypeVar("P")
@@ -61,7 +62,13 @@ class Profile:
     ) -> None:
         self._leg = leg
         self._filters = tuple(
-            (step.name, step.plugin, bool(getattr(step.plugin, "saturation", False))) for step in filters
+            (
+                step.name,
+                step.plugin,
+                bool(getattr(step.plugin, "saturation", False)),
+                bool(getattr(step.plugin, "preference", False)),
+            )
+            for step in filters
         )
         self._scorers = tuple((step.name, step.plugin, step.weight) for step in scorers if step.weight > 0.0)
         self._picker = picker
@@ -70,22 +77,31 @@ class Profile:
     def run(
         self, context: Context, candidates: Sequence[Candidate], table: ScoreTable | None = None
     ) -> Sequence[Candidate]:
-        """The candidates that pass, best first. `table`, when given, receives the scores.
+        """The candidates that pass, best first; behind them those that only a preference dropped.
 
-        `candidates` must not be empty. Raises `DrainedError`.
+        `candidates` must not be empty. `table`, when given, receives the scores. Raises `DrainedError`.
         """
-        kept = self._filter(context, candidates)
-        return self._pick(context, kept, self._score(context, kept, table))
+        spare: list[Candidate] = []
+        kept = self._filter(context, candidates, spare)
+        picked = self._pick(context, kept, self._score(context, kept, table))
+        return [*picked, *_least_loaded_first(spare)] if spare else picked
 
-    def _filter(self, context: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        for name, plugin, saturation in self._filters:
+    def _filter(self, context: Context, candidates: Sequence[Candidate], spare: list[Candidate]) -> Sequence[Candidate]:
+        for name, plugin, saturation, preference in self._filters:
             try:
                 kept = plugin.filter(context, candidates)
-                drained = not len(kept)
+                count = len(kept)
             except Exception as error:  # noqa: BLE001 (a third-party plugin)
                 self._failed(name, self._leg, error)
                 continue
-            if drained:
+            if count == len(candidates):
+                continue
+            if preference:
+                if count:
+                    spare.extend(_dropped(candidates, kept))
+                    candidates = kept
+                continue
+            if not count:
                 raise DrainedError(name, len(candidates), saturation)
             candidates = kept
         return candidates
@@ -120,6 +136,16 @@ class Profile:
             order = sorted(range(len(candidates)), key=scores.__getitem__, reverse=True)
             return [candidates[i] for i in order]
         return picked
+
+
+def _dropped(candidates: Sequence[Candidate], kept: Sequence[Candidate]) -> list[Candidate]:
+    ids = {candidate.state.endpoint.id for candidate in kept}
+    return [candidate for candidate in candidates if candidate.state.endpoint.id not in ids]
+
+
+def _least_loaded_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    active = loads(candidates)
+    return [candidates[i] for i in sorted(range(len(active)), key=active.__getitem__)]
 
 
 def _checked(scores: list[float], count: int) -> list[float]:

@@ -12,7 +12,7 @@ has just let them go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,8 @@ from router.scheduling.plugins import Context
 
 
 class PrefixCacheAffinityFilter(Parameters, frozen=True):
+    preference: ClassVar[bool] = True
+
     affinity_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.80
     max_ttft_penalty_ms: Annotated[float, Meta(ge=0)] = msgspec.field(default=18_000.0, name="maxTTFTPenaltyMs")
     max_tokens_in_flight_penalty: Annotated[int, Meta(ge=0)] = 0

@@ -8,6 +8,7 @@ passes unfiltered. For a preference instead of a rule use session-affinity-score
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from router.core import Candidate
 from router.scheduling.parameters import Parameters
@@ -17,6 +18,8 @@ from router.scheduling.session import session_id
 
 
 class SessionAffinityFilter(Parameters, frozen=True):
+    preference: ClassVar[bool] = True
+
     header_name: str | None = None
     """Read only this header; None reads `router.scheduling.session.SESSION_HEADERS`."""
 
