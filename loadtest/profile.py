@@ -119,11 +119,7 @@ def parse_profile(text: str, source: str) -> LoadProfile:
     for key, (least, most) in ranges.items():
         if not 0 <= least <= most:
             raise ProfileError(f"{source}: {key} must be [least, most] with 0 <= least <= most, not [{least}, {most}]")
-    for key, amount in (
-        ("users", profile.users),
-        ("spawn_rate", profile.spawn_rate),
-        ("run_time_s", profile.run_time_s),
-    ):
-        if amount <= 0:
-            raise ProfileError(f"{source}: {key} must be more than 0, not {amount}")
+    for key in ("users", "spawn_rate", "run_time_s"):
+        if getattr(profile, key) <= 0:
+            raise ProfileError(f"{source}: {key} must be more than 0, not {getattr(profile, key)}")
     return profile

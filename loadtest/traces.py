@@ -48,16 +48,15 @@ _decode = msgspec.json.Decoder(TraceRequest).decode
 
 def read_trace(path: Path) -> list[TraceRequest]:
     """All requests of a JSONL file, gzipped or not. Raises TraceError; OSError as it comes."""
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     requests = []
-    with opened as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.isspace():
-                continue
-            try:
-                requests.append(_decode(line))
-            except msgspec.DecodeError as error:
-                raise TraceError(f"{path}, line {number}: {error}") from None
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            requests.append(_decode(line))
+        except msgspec.DecodeError as error:
+            raise TraceError(f"{path}, line {number}: {error}") from None
     return requests
 
 
