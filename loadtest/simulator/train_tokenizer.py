@@ -16,7 +16,15 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 VOCAB_SIZE = 6144
 OUTPUT = Path(__file__).parent / "tokenizer"
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+SPECIAL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+]
 CONTROL = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
 
 # The split that most current byte-level vocabularies use: contractions, words with their leading space, single digits, signs, blanks.
@@ -84,7 +92,14 @@ index result response request error message messages content role user assistant
 string integer number boolean array object required description const let var export null undefined select where insert update
 """.split()
 
-PAIRS = [("role", "user"), ("type", "function"), ("content", "text"), ("status", "ok"), ("unit", "celsius"), ("name", "search")]
+PAIRS = [
+    ("role", "user"),
+    ("type", "function"),
+    ("content", "text"),
+    ("status", "ok"),
+    ("unit", "celsius"),
+    ("name", "search"),
+]
 
 
 def _word(rng: random.Random) -> str:
@@ -176,7 +191,10 @@ CHAT_TEMPLATE = """
 def train() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(byte_fallback=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

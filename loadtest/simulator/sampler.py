@@ -1,0 +1,87 @@
+"""What an engine answers: token ids, texts and JSON values that depend on seeds and prompts alone. PURE.
+
+Plain text is made of words whose token is stable: encoding the text again yields the ids that were generated, so that the next turn of a
+conversation finds the blocks of this answer in the cache. An answer runs to its `max_tokens` if that is at most `EXACT_LIMIT` or if
+``ignore_eos`` is set; otherwise it ends by itself around `mean` tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+EXACT_LIMIT = 512
+
+
+class WordList(msgspec.Struct, frozen=True):
+    """Token ids to write with: openers may begin a text, words follow, stops end a sentence."""
+
+    openers: Sequence[int]
+    words: Sequence[int]
+    stops: Sequence[int]
+
+
+def make_rng(seed: int, prompt: Sequence[int], salt: str) -> random.Random:
+    """A generator that depends on nothing but its arguments."""
+    digest = hashlib.blake2b(array("q", prompt).tobytes(), key=f"{seed}:{salt}"[:64].encode()[:64], digest_size=8)
+    return random.Random(digest.digest())
+
+
+def answer_length(
+    rng: random.Random, limit: int | None, ceiling: int, *, minimum: int, exact: bool, mean: int
+) -> tuple[int, bool]:
+    """(tokens of the answer, whether it ends by itself). `ceiling` is what the context leaves."""
+    top = ceiling if limit is None else min(limit, ceiling)
+    if (exact and limit is not None) or (limit is not None and limit <= EXACT_LIMIT):
+        return max(1, top), False
+    natural = max(minimum, round(mean * rng.uniform(0.5, 1.5)))
+    return (natural, True) if natural < top else (max(1, top), False)
+
+
+def write(rng: random.Random, words: WordList, count: int) -> list[int]:
+    """`count` tokens of prose-like text."""
+    ids = rng.choices(words.words, k=count)
+    if count:
+        ids[0] = rng.choice(words.openers)
+    position = rng.randint(6, 14)
+    while position < count:
+        ids[position] = rng.choice(words.stops)
+        position += rng.randint(6, 14)
+    return ids
+
+
+def json_value(rng: random.Random, schema: Any, depth: int = 0) -> Any:
+    """A plausible value for a JSON schema (types, enum, const, required properties); an object of one field without a schema."""
+    if not isinstance(schema, dict) or not schema:
+        return {"answer": rng.choice(["yes", "no", "maybe"]), "score": rng.randint(0, 100)}
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return rng.choice(schema["enum"])
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return json_value(rng, schema[key][0], depth + 1)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    if kind == "object":
+        properties = schema.get("properties") or {}
+        wanted = properties if depth < 4 else {k: properties[k] for k in schema.get("required", []) if k in properties}
+        return {name: json_value(rng, sub, depth + 1) for name, sub in wanted.items()}
+    if kind == "array":
+        length = max(int(schema.get("minItems", 1)), 1) if depth < 4 else 0
+        return [json_value(rng, schema.get("items") or {"type": "string"}, depth + 1) for _ in range(length)]
+    if kind == "integer":
+        low = int(schema.get("minimum", 0))
+        return rng.randint(low, int(schema.get("maximum", low + 100)))
+    if kind == "number":
+        return round(rng.uniform(float(schema.get("minimum", 0)), float(schema.get("maximum", 100))), 2)
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "null":
+        return None
+    return rng.choice(["north", "river", "seven", "green", "Paris", "router"])
