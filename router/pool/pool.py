@@ -8,7 +8,7 @@ for as long as it likes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from router.core import Endpoint, EndpointState, Health, IndexState, ModelCard
 from router.errors import ConfigError
@@ -79,7 +79,7 @@ class Pool:
 
     def drain(self, endpoint_id: str, *, draining: bool = True) -> bool:
         """Takes an address (all ranks of it) out of choice, or back in. False: no such endpoint."""
-        record = self._record(self._upstream_of.get(endpoint_id, endpoint_id))
+        record = self.record(self._upstream_of.get(endpoint_id, endpoint_id))
         if record is None:
             return False
         record.draining = draining
@@ -128,16 +128,20 @@ class Pool:
     def upstream_ids(self) -> list[str]:
         return list(self._records)
 
-    def records(self) -> Iterator[UpstreamRecord]:
-        """For `router.pool` only: to read."""
-        return iter(list(self._records.values()))
-
     def record(self, upstream_id: str) -> UpstreamRecord | None:
         """For `router.pool` only: to read."""
-        return self._record(upstream_id)
+        return self._records.get(upstream_id)
+
+    def reasons(self) -> dict[str, str]:
+        """Endpoint id -> why its health is what it is, in a few safe words."""
+        return {
+            endpoint_id: self._records[upstream_id].reason
+            for upstream_id, states in self._states.items()
+            for endpoint_id in states
+        }
 
     def probe_ok(self, upstream_id: str) -> None:
-        record = self._record(upstream_id)
+        record = self.record(upstream_id)
         if record is None:
             return
         returned = record.tracker.verdict is Health.UNHEALTHY
@@ -148,7 +152,7 @@ class Pool:
 
     def probe_failed(self, upstream_id: str, reason: str) -> None:
         """`reason`: a few words from a bounded set."""
-        record = self._record(upstream_id)
+        record = self.record(upstream_id)
         if record is not None:
             self._judge(record, record.tracker.probe_failed(self._policy, reason))
 
@@ -163,7 +167,7 @@ class Pool:
         complete: bool = False,
     ) -> None:
         """What the engine said about itself; None keeps what is known. `complete`: nothing is left to ask for now."""
-        record = self._record(upstream_id)
+        record = self.record(upstream_id)
         if record is None:
             return
         if models is not None:
@@ -178,7 +182,7 @@ class Pool:
 
     def read_page(self, upstream_id: str, page: PageReading) -> None:
         """The newest ``/metrics``. An older page than the one known (a late answer) is passed over."""
-        record = self._record(upstream_id)
+        record = self.record(upstream_id)
         if record is None or (record.page is not None and page.taken_at < record.page.taken_at):
             return
         before = record.process_start
@@ -192,13 +196,13 @@ class Pool:
 
     def scrape_failed(self, upstream_id: str) -> None:
         """The last metrics stay, and age."""
-        record = self._record(upstream_id)
+        record = self.record(upstream_id)
         if record is not None:
             record.scrapes_failed += 1
 
     def set_index(self, endpoint_id: str, index: IndexState) -> None:
         """How far the KV index can be believed for this endpoint from now on."""
-        record = self._record(self._upstream_of.get(endpoint_id, ""))
+        record = self.record(self._upstream_of.get(endpoint_id, ""))
         if record is not None and record.index.get(endpoint_id, IndexState.APPROXIMATE) is not index:
             record.index[endpoint_id] = index
             self._refresh(record)
@@ -242,9 +246,6 @@ class Pool:
             self._tell(lambda observer: observer.health_changed(new.endpoint, old.health, new.health))
 
     # From records to states.
-
-    def _record(self, upstream_id: str) -> UpstreamRecord | None:
-        return self._records.get(upstream_id)
 
     def _judge(self, record: UpstreamRecord, tracker: HealthTracker) -> None:
         if tracker != record.tracker:

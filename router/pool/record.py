@@ -85,10 +85,13 @@ class UpstreamRecord:
 
     def kv_sources(self) -> dict[str, KvEventSource]:
         """Endpoint id -> event source; endpoints without one are absent."""
+        configured = self.spec.kv_events
+        if configured is False:
+            return {}
         found = {}
         for endpoint, local, global_rank in self.endpoints():
-            if self.spec.kv_events is not None:
-                found[endpoint.id] = configured_source(self.spec, self.spec.kv_events, local or 0, global_rank)
+            if configured is not None:
+                found[endpoint.id] = configured_source(self.spec, configured, local or 0, global_rank)
             elif global_rank is not None and global_rank in self.sources:
                 found[endpoint.id] = self.sources[global_rank]
         return found
