@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,13 @@ class Change:
     """The new settings' live keys over the old settings' others."""
 
 
-def compare(old: Settings, new: Settings) -> Change:
-    """What changed from `old` to `new`. PURE."""
+def compare(old: Settings, new: Settings, rewritten: Collection[str] = ()) -> Change:
+    """What changed from `old` to `new`; `rewritten` are live keys whose files have another content now. PURE."""
     live: list[str] = []
     restart: list[str] = []
     for section in Settings.model_fields:
         before, after = getattr(old, section), getattr(new, section)
-        if before == after:
+        if before == after and section not in rewritten:
             continue
         if section in LIVE:
             live.append(section)
@@ -92,6 +92,7 @@ class ConfigWatcher:
         self._apply = apply
         self._wanted = asyncio.Event()
         self._digests = _digests(loader.paths(current))
+        self._picker = _picker_digest(current)
 
     def request(self) -> None:
         """Load again soon, changed or not. Safe to call from a signal handler of the loop."""
@@ -110,13 +111,14 @@ class ConfigWatcher:
         """Loads and applies now. False: the old settings stay in force, and the log says why."""
         try:
             loaded = await asyncio.to_thread(self._loader)
-            change = compare(self.current, loaded)
+            picker = await asyncio.to_thread(_picker_digest, loaded)
+            change = compare(self.current, loaded, () if picker == self._picker else ("scheduling",))
             if change.live:
                 await self._apply(change.settings)
         except ConfigError as error:
             logger.error("configuration not reloaded, the old one stays in force: %s", error)
             return False
-        self.current = change.settings
+        self.current, self._picker = change.settings, picker
         if change.restart:
             logger.warning("changed, but needs a restart to take effect: %s", ", ".join(change.restart))
         logger.info("configuration reloaded: %s", ", ".join(change.live) or "nothing changed that can change live")
@@ -137,6 +139,12 @@ class ConfigWatcher:
         except (OSError, RuntimeError) as error:
             # The operating system's watches are used up, or the folder went away: watchfiles raises either.
             logger.warning("the configuration is not watched (%s): send SIGHUP after a change", error)
+
+
+def _picker_digest(settings: Settings) -> dict[Path, bytes]:
+    """The llm-d configuration is read by whoever builds the scheduler: only its path is in the settings."""
+    path = settings.scheduling.endpoint_picker_config
+    return {} if path is None else _digests([Path(path)])
 
 
 def _digests(paths: Sequence[Path]) -> dict[Path, bytes]:

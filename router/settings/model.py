@@ -71,6 +71,10 @@ def _bare_url(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
+def _lower(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(value.strip().lower() for value in values)
+
+
 def _not_blank(values: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(not value.get_secret_value().strip() for value in values):
         raise ValueError("holds an empty key: leave it out, or give at least one character")
@@ -116,8 +120,8 @@ class ServerSettings(Section):
     """Add `x-kvrouter-endpoint`, `x-kvrouter-prefill-endpoint` and `x-kvrouter-matched-tokens` to responses."""
     forward_authorization: bool = False
     """Send a client's own `Authorization` on to the engine, in place of the endpoint's `api_key`."""
-    trust_routing_headers: bool = False
-    """Read routing-control headers (`x-llm-d-*`, `x-gateway-*`, ...) that clients send; they never go upstream."""
+    trusted_headers: Annotated[tuple[str, ...], AfterValidator(_lower)] = ()
+    """Routing-control headers (`x-llm-d-*`, `x-gateway-*`, ...) that are read and passed on; others are dropped."""
     trust_client_kv_transfer_params: bool = False
     """Pass on `kv_transfer_params` that a client sends. Dangerous: such a body can stop an engine."""
 

@@ -193,6 +193,21 @@ async def test_the_key_file_is_watched_too(config: Path) -> None:
     assert [key.get_secret_value() for key in new.server.api_keys] == ["two"]
 
 
+async def test_a_rewritten_picker_configuration_is_applied_though_its_path_stays(config: Path) -> None:
+    picker = config.with_name("epc.yaml")
+    picker.write_text("one", encoding="utf-8")
+    config.write_text("endpoints: ['http://a:1']\nscheduling: {endpoint_picker_config: epc.yaml}\n", encoding="utf-8")
+    applied = Applied()
+    watching = watcher(config, applied)
+    assert await watching.reload()
+    assert applied.seen.empty()
+    picker.write_text("two", encoding="utf-8")
+    assert await watching.reload()
+    assert await applied.next_urls() == ["http://a:1"]
+    assert await watching.reload()
+    assert applied.seen.empty()
+
+
 async def test_a_signal_reloads_where_nothing_is_watched() -> None:
     loaded = iter([settings(), settings(endpoints=["http://b:1"])])
 
