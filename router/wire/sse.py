@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from router.core import Api
-from router.wire.usage import Usage, find_usage, usage_from_json
+from router.wire.usage import Usage, find_usage, usage_at, usage_from_json
 
 _TAIL_BYTES = 64 * 1024
 _LAZY_BELOW = 4 * 1024
@@ -164,9 +164,10 @@ class StreamScanner:
         "_done",
         "_error",
         "_error_code",
+        "_first_usage",
+        "_last_usage",
         "_reasons",
         "_tail",
-        "_usage",
         "_usage_in",
     )
 
@@ -180,7 +181,8 @@ class StreamScanner:
         self._error = False
         self._error_code: int | None = None
         self._reasons: list[str] = []
-        self._usage: Usage | None = None
+        self._first_usage: Usage | None = None
+        self._last_usage: Usage | None = None
         self._usage_in = b""
 
     def feed(self, chunk: bytes) -> bool:
@@ -194,13 +196,11 @@ class StreamScanner:
             rest = bytes(self._tail)
             self._tail.clear()
             self._scan(rest)
-        usage = self._usage
-        if self._usage_in:
-            usage = _merged(usage_from_json(self._usage_in), usage)
+        usage = usage_from_json(self._usage_in) if self._usage_in else self._last_usage
         return StreamOutcome(
             content_seen=self._content,
             output_chunks=self._chunks,
-            usage=usage,
+            usage=self._first_usage if usage is None else usage.or_else(self._first_usage),
             finish_reasons=tuple(self._reasons),
             done=self._done,
             error=self._error,
@@ -280,12 +280,14 @@ class StreamScanner:
         return True
 
     def _note_usage(self, lines: bytes) -> None:
-        """The first report and large ones are read at once; of the many that continuous usage brings, the last."""
-        if find_usage(lines) < 0:
+        """The first report is read at once; of the many that continuous usage brings, only the last."""
+        at = find_usage(lines)
+        if at < 0:
             return
-        if self._usage is None or len(lines) > _LAZY_BELOW:
-            self._usage = _merged(usage_from_json(lines), self._usage)
-            self._usage_in = b""
+        if self._first_usage is None:
+            self._first_usage = usage_at(lines, at)
+        if len(lines) > _LAZY_BELOW:
+            self._last_usage, self._usage_in = usage_from_json(lines), b""
         else:
             self._usage_in = lines
 
@@ -337,7 +339,3 @@ class BlindScanner:
 
     def result(self) -> StreamOutcome:
         return StreamOutcome()
-
-
-def _merged(usage: Usage | None, earlier: Usage | None) -> Usage | None:
-    return earlier if usage is None else usage.or_else(earlier)
