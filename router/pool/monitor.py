@@ -45,10 +45,12 @@ class Monitor(PoolObserver):
 
     def start(self) -> None:
         self._pool.add_observer(self)
+        self._pool.refresh_models_by(self.refresh_models)
 
     async def stop(self) -> None:
         """Ends all watching and waits for it."""
         self._pool.remove_observer(self)
+        self._pool.refresh_models_by(None)
         tasks = [task for watchers in self._tasks.values() for task in watchers]
         self._tasks.clear()
         for task in tasks:

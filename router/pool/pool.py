@@ -1,6 +1,6 @@
 """Pool: all endpoints with their newest snapshots; the only writer of `EndpointState`.
 
-Synchronous and without I/O: discovery, prober, scraper and the request path tell it what they saw, it decides what
+Without I/O of its own: discovery, prober, scraper and the request path tell it what they saw, it decides what
 that means and tells its observers. Every state is replaced whole, so whoever holds a snapshot may iterate over it
 for as long as it likes.
 """
@@ -8,7 +8,7 @@ for as long as it likes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 
 from router.core import Endpoint, EndpointState, Health, IndexState, ModelCard
 from router.errors import ConfigError
@@ -37,6 +37,7 @@ class Pool:
         self._upstream_of: dict[str, str] = {}
         self._snapshot: tuple[EndpointState, ...] | None = ()
         self._observers: list[PoolObserver] = []
+        self._refresh_models: Callable[[], Awaitable[None]] | None = None
 
     # What the request path uses.
 
@@ -58,6 +59,14 @@ class Pool:
         record = self._records.get(self._upstream_of.get(endpoint.id, ""))
         if record is not None:
             record.tracker = record.tracker.request_ok()
+
+    async def refresh_models(self) -> None:
+        """Through whoever watches the engines (`Monitor`); does nothing while nobody does."""
+        if self._refresh_models is not None:
+            await self._refresh_models()
+
+    def refresh_models_by(self, refresh: Callable[[], Awaitable[None]] | None) -> None:
+        self._refresh_models = refresh
 
     # What changes the set of endpoints.
 

@@ -85,9 +85,9 @@ class UpstreamRecord:
 
     def kv_sources(self) -> dict[str, KvEventSource]:
         """Endpoint id -> event source; endpoints without one are absent."""
-        configured = self.spec.kv_events
-        if configured is False:
+        if not self.spec.publishes_kv_events:
             return {}
+        configured = self.spec.kv_events
         found = {}
         for endpoint, local, global_rank in self.endpoints():
             if configured is not None:

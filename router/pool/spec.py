@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -51,8 +50,10 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Names to serve under instead of what ``/v1/models`` lists."""
     data_parallel_size: int | None = None
     """Ranks behind this address until the engine itself says how many."""
-    kv_events: KvEventsSpec | Literal[False] | None = None
-    """None: asked from the engine (``/kv_event_sources``); False: it is not to be subscribed to."""
+    kv_events: KvEventsSpec | None = None
+    """None: asked from the engine (``/kv_event_sources``)."""
+    publishes_kv_events: bool = True
+    """False: it is not subscribed to, whatever it or `kv_events` says."""
     health_path: str = "/health"
 
     def __post_init__(self) -> None:

@@ -24,11 +24,11 @@ class Sample(NamedTuple):
 # be tried in many ways.
 _LINE = re.compile(
     r"""[ \t]*(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*+)
-        [ \t]*+(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\})?+
+        [ \t]*+(?:\{(?P<labels>(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\})?+
         [ \t]*(?P<value>[^ \t]+)(?:[ \t]+[^ \t]+)?[ \t\r]*""",
     re.VERBOSE | re.DOTALL,
 )
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|$)', re.DOTALL)
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]++|\\.)*+)"[ \t]*(?:,|$)', re.DOTALL)
 _ESCAPE = re.compile(r'\\[\\n"]')
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
 
@@ -47,14 +47,9 @@ class MetricFilter:
         """The page's samples with a wanted name, in page order. A line that is no sample is left out: one malformed
         series must not hide the others."""
         prefixes, names = self._prefixes, self._names
-        samples = []
         # Not splitlines(): label values may hold U+2028 and its like, and only "\n" ends a line.
-        for line in page.split("\n"):
-            if line.startswith(prefixes):
-                sample = _parse(line, names)
-                if sample is not None:
-                    samples.append(sample)
-        return samples
+        lines = [line for line in page.split("\n") if line.startswith(prefixes)]
+        return [sample for line in lines if (sample := _parse(line, names)) is not None]
 
 
 def _parse(line: str, names: frozenset[str]) -> Sample | None:

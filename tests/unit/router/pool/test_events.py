@@ -95,9 +95,9 @@ async def test_an_endpoint_with_a_source_is_subscribed_to_and_one_without_is_not
         assert await world.take() == ["forget a:1", "open a:1 tcp://a:5557"]
 
 
-async def test_false_means_no_events_whatever_the_engine_offers() -> None:
+async def test_an_endpoint_that_shall_not_be_subscribed_to_is_not_whatever_the_engine_offers() -> None:
     async with wired() as world:
-        world.pool.set_endpoints([EndpointSpec(url=A, kv_events=False)])
+        world.pool.set_endpoints([EndpointSpec(url=A, publishes_kv_events=False)])
         world.pool.learn("a:1", at=1.0, sources={0: KvEventSource(endpoint="tcp://a:5557", global_rank=0)})
         assert await world.take() == []
 

@@ -167,7 +167,7 @@ async def test_models_are_asked_on_demand_once_for_all_who_wait_and_at_most_once
     async with watched({A: engine}) as world:
         await world.time.advance(5)
         engine.answers_models("m", "adapter")
-        await asyncio.gather(*(world.monitor.refresh_models() for _ in range(10)))
+        await asyncio.gather(*(world.pool.refresh_models() for _ in range(10)))
         assert list(world.pool.snapshot()[0].models) == ["m", "adapter"]
         await world.monitor.refresh_models()
         assert engine.calls.count("/v1/models") == 2

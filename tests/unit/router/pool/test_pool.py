@@ -31,8 +31,9 @@ def sources(*ranks: int) -> dict[int, KvEventSource]:
     return {rank: KvEventSource(endpoint=f"tcp://a:{5557 + rank}", global_rank=rank) for rank in ranks}
 
 
-def test_it_is_an_endpoint_pool() -> None:
+async def test_it_is_an_endpoint_pool_also_while_nobody_watches_the_engines() -> None:
     pool: EndpointPool = Pool()
+    await pool.refresh_models()
     assert pool.snapshot() == ()
 
 
