@@ -6,7 +6,9 @@ Bad input of any kind is one sentence on standard error and exit code 2.
 from __future__ import annotations
 
 import asyncio
+import errno
 import platform
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +25,8 @@ from router.reload import SettingsLoader
 from router.settings import Settings, dump
 
 BAD_INPUT = 2
+
+_CANNOT_LISTEN = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM})
 
 app = typer.Typer(
     name="kvrouter",
@@ -119,6 +123,30 @@ def check_command(
     raise typer.Exit(_check(settings))
 
 
+@app.command()
+def demo(
+    port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="The router's port.")] = 8000,
+    prefill: Annotated[
+        int, typer.Option(metavar="N", min=0, max=64, help="Prefill engines; 0: no disaggregation.")
+    ] = 2,
+    decode: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Decode engines.")] = 2,
+    speed: Annotated[
+        float, typer.Option(metavar="FACTOR", min=0.01, max=1000.0, help="How much faster than life the engines are.")
+    ] = 1.0,
+) -> None:
+    """Run simulated engines and a router before them on 127.0.0.1, until Ctrl-C.
+
+    Nothing else is needed: no GPU, no Redis, no network. Prints what to type, then a live line.
+    """
+    from loadtest.demo.run import DemoError, Options, run_demo
+
+    try:
+        code = run_demo(Options(port=port, prefill=prefill, decode=decode, speed=speed), Console())
+    except DemoError as error:
+        raise ConfigError(str(error)) from None
+    raise typer.Exit(code)
+
+
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
@@ -182,6 +210,8 @@ def _serve(settings: Settings, loader: SettingsLoader) -> int:
     try:
         return serve_app(settings, loader)
     except OSError as error:
+        if error.errno not in _CANNOT_LISTEN and not isinstance(error, socket.gaierror):
+            raise
         where = f"{settings.server.host}:{settings.server.port}"
         raise ConfigError(
             f"server.port: cannot listen on {where} ({error.strerror or error}): "
