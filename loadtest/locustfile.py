@@ -49,17 +49,17 @@ def load_of(environment: Environment) -> Load:
 
 def _add_arguments(parser: LocustArgumentParser) -> None:
     add: Any = parser.add_argument
-    add("--load-profile", default="demo", env_var="KVROUTER_LOAD_PROFILE", help="a name or a YAML file (default: demo)")
+    add("--load-profile", default="demo", env_var="LOADTEST_PROFILE", help="a name or a YAML file (default: demo)")
     add(
         "--shape",
         default="",
-        env_var="KVROUTER_LOAD_SHAPE",
+        env_var="LOADTEST_SHAPE",
         choices=["", "shared-prefix", "multi-turn", "trace"],
         help="another shape than the profile's",
     )
-    add("--trace", default="", env_var="KVROUTER_LOAD_TRACE", help="a JSONL trace, gzipped or not: implies its shape")
-    add("--model", default="", env_var="KVROUTER_LOAD_MODEL", help="default: the first that the server lists")
-    add("--api-key", default="", env_var="KVROUTER_LOAD_API_KEY", is_secret=True, help="sent as a bearer token")
+    add("--trace", default="", env_var="LOADTEST_TRACE", help="a JSONL trace, gzipped or not: implies its shape")
+    add("--model", default="", env_var="LOADTEST_MODEL", help="default: the first that the server lists")
+    add("--api-key", default="", env_var="LOADTEST_API_KEY", is_secret=True, help="sent as a bearer token")
     add("--load-seed", type=int, default=-1, help="another seed than the profile's")
     add("--summary-json", default="", include_in_web_ui=False, help="write the sums of the run to this file")
 

@@ -1,0 +1,18 @@
+"""Ports for a cluster: as many in a row as were asked for, and free."""
+
+from __future__ import annotations
+
+import socket
+
+from loadtest.cluster import answers, free_ports
+
+
+def test_ports_are_free_and_in_a_row() -> None:
+    first = free_ports(5)
+    held = [socket.create_server(("127.0.0.1", port)) for port in range(first, first + 5)]
+    for server in held:
+        server.close()
+
+
+def test_an_address_where_nobody_listens_does_not_answer() -> None:
+    assert not answers(f"http://127.0.0.1:{free_ports(1)}/ready")
