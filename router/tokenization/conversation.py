@@ -40,6 +40,7 @@ _MEDIA_TYPES = frozenset(
         "prompt_embeds",
     }
 )
+_TEXTUAL = (*_TEXT_KEYS, "tool_reference")
 _BILLING_HEADER = "x-anthropic-billing-header"
 
 
@@ -89,6 +90,18 @@ def fold_developer_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]
         if text := _plain_text(message.get("content", "")):
             system.append(text)
     return [{"role": "system", "content": "\n\n".join(system)}, *others] if scattered else turned
+
+
+def holds_media(messages: Any) -> bool:
+    """Whether some content part is other than text. Looks at shapes only, fetches and decodes nothing."""
+    if type(messages) is not list:
+        return False
+    for message in messages:
+        content = message.get("content") if type(message) is dict else None
+        for part in content if type(content) is list else ():
+            if type(part) is dict and (part.get("type", "text") not in _TEXTUAL or not _MEDIA_TYPES.isdisjoint(part)):
+                return True
+    return False
 
 
 def _message(message: Any, content_format: ContentFormat) -> tuple[dict[str, Any], bool]:
@@ -166,7 +179,7 @@ def _read_part(part: Any) -> tuple[str, Any]:
         return "text", text
     if kind == "tool_reference" and type(part.get("name")) is str:
         return "tool_reference", part["name"]
-    if kind in _MEDIA_TYPES or (kind is None and not _MEDIA_TYPES.isdisjoint(part)):
+    if (type(kind) is str and kind in _MEDIA_TYPES) or (kind is None and not _MEDIA_TYPES.isdisjoint(part)):
         return "media", None
     raise NotRenderable("a content part is of an unknown type")
 

@@ -33,6 +33,11 @@ class LocalTokenizer:
         """Whether the template refuses a system message that is not the first (Anthropic's API allows them)."""
         return self._renderer is None or self._renderer.template_for(tools).wants_system_first
 
+    @property
+    def thinking_off_effort(self) -> str:
+        """See `ChatRenderer.thinking_off_effort`."""
+        return self._renderer.thinking_off_effort if self._renderer is not None else "none"
+
     def chat(self, fields: Mapping[str, Any], max_model_len: int | None = None) -> PromptTokens:
         """The tokens of a chat body's `fields`. Raises `NotRenderable`."""
         if self._renderer is None:
@@ -54,8 +59,9 @@ class LocalTokenizer:
     def _encode(self, text: str, special: bool) -> array[int]:
         try:
             return self._encoder.encode(text, add_special_tokens=special)
-        except (UnicodeEncodeError, TypeError):
-            raise NotRenderable("the prompt holds unpaired surrogates") from None
+        except (ValueError, TypeError, RuntimeError) as error:
+            # Unpaired surrogates, or a pattern's limit on hostile text.
+            raise NotRenderable(f"the tokenizer refused: {type(error).__name__}") from None
 
 
 def truncate(ids: array[int], fields: Mapping[str, Any], max_model_len: int | None) -> array[int]:

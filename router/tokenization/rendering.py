@@ -7,6 +7,7 @@ Puts together what the template is given (messages, tools, documents, switches, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from router.tokenization.conversation import MEDIA_MARK, build_conversation, build_tools, fold_developer_turns
@@ -15,6 +16,7 @@ from router.tokenization.template import ChatTemplate
 
 _CONTINUE_MARK = "\ue0ff\uf8f1kvrouter-continue\uf8f1\ue0ff"
 _RESERVED = frozenset({"chat_template", "tokenize", "messages"})
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class Rendered(NamedTuple):
@@ -39,6 +41,25 @@ class ChatRenderer:
         if template is None:
             raise NotRenderable("the model has no chat template")
         return template
+
+    @cached_property
+    def thinking_off_effort(self) -> str:
+        """The ``reasoning_effort`` that vLLM puts for Anthropic's disabled thinking: "none" if this template knows it.
+
+        A template that renders "none" as it renders some other effort, or refuses it, gets "low".
+        """
+        fields: dict[str, Any] = {"messages": [{"role": "user", "content": "t"}]}
+        try:
+            off = self.render({**fields, "reasoning_effort": "none"})
+        except NotRenderable:
+            return "low"
+        for effort in _EFFORTS:
+            try:
+                if self.render({**fields, "reasoning_effort": effort}) == off:
+                    return "low"
+            except NotRenderable:
+                continue
+        return "none"
 
     def render(self, fields: Mapping[str, Any]) -> Rendered:
         """`fields` are those of a chat body (`router.wire.openai.RENDER_FIELDS`). Raises `NotRenderable`."""
