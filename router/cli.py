@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import platform
 import socket
 import sys
@@ -147,6 +148,19 @@ def demo(
     raise typer.Exit(code)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+    short_help="Run simulated engines: vLLM's HTTP surface, KV events and hand-offs, without a GPU.",
+)
+def sim(context: typer.Context) -> None:
+    """The simulator's own command line, handed everything that follows."""
+    from loadtest.simulator.cli import app as simulator
+
+    code = simulator(context.args, prog_name="kvrouter sim", standalone_mode=False)
+    raise typer.Exit(code if isinstance(code, int) else 0)
+
+
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
@@ -213,9 +227,9 @@ def _serve(settings: Settings, loader: SettingsLoader) -> int:
         if error.errno not in _CANNOT_LISTEN and not isinstance(error, socket.gaierror):
             raise
         where = f"{settings.server.host}:{settings.server.port}"
+        why = "no such host" if isinstance(error, socket.gaierror) else os.strerror(error.errno).lower()
         raise ConfigError(
-            f"server.port: cannot listen on {where} ({error.strerror or error}): "
-            "stop what listens there, or give another --host or --port"
+            f"server.port: cannot listen on {where} ({why}): stop what listens there, or give another --host or --port"
         ) from error
 
 

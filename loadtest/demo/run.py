@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import tempfile
@@ -87,8 +88,9 @@ def require_free(port: int) -> None:
     try:
         socket.create_server((HOST, port)).close()
     except OSError as error:
+        why = os.strerror(error.errno or 0).lower()
         raise DemoError(
-            f"port {port} on {HOST} cannot be had ({(error.strerror or str(error)).lower()}): "
+            f"port {port} on {HOST} cannot be had ({why}): "
             "stop what listens there, or give another --port (make demo PORT=8001)"
         ) from None
 
