@@ -227,7 +227,7 @@ def _serve(settings: Settings, loader: SettingsLoader) -> int:
         if error.errno not in _CANNOT_LISTEN and not isinstance(error, socket.gaierror):
             raise
         where = f"{settings.server.host}:{settings.server.port}"
-        why = "no such host" if isinstance(error, socket.gaierror) else os.strerror(error.errno).lower()
+        why = "no such host" if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0).lower()
         raise ConfigError(
             f"server.port: cannot listen on {where} ({why}): stop what listens there, or give another --host or --port"
         ) from error
