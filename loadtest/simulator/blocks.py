@@ -1,8 +1,8 @@
 """BlockCache: the paged KV cache of one rank: hash-chained full blocks, reference counts, LRU of free ones. PURE.
 
-The rules are vLLM's: a hit needs a chain of full blocks from the start; blocks of a finished request go to the end of the free queue, its tail
-first, and keep their content until they are taken for something else; equal blocks computed at the same time are both kept, so one hash can be
-stored and removed more than once.
+The rules are vLLM's: a hit needs a chain of full blocks from the start; blocks of a finished request go to the end of
+the free queue, its tail first, and keep their content until they are taken for something else; equal blocks computed at
+the same time are both kept, so one hash can be stored and removed more than once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class BlockCache:
             self._refs[block] = self._refs.get(block, 0) + 1
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks of undefined content, the least recently used first. Raises OutOfBlocks and then takes none."""
+        """Take `count` blocks of undefined content, the least recently used first.
+
+        Raises OutOfBlocks and then takes none.
+        """
         if count > len(self._free):
             raise OutOfBlocks(f"{count} blocks wanted, {len(self._free)} free")
         taken = []
@@ -81,7 +84,9 @@ class BlockCache:
         lora: tuple[int, str] | None = None,
         session_id: str | None = None,
     ) -> None:
-        """The held `blocks` are full now and hold the chain `hashes` behind `parent`; `token_ids` are those of all of them."""
+        """The held `blocks` are full now and hold the chain `hashes` behind `parent`; `token_ids` are those of all of
+        them.
+        """
         for block, value in zip(blocks, hashes, strict=True):
             self._hash_of[block] = value
             self._blocks_of.setdefault(value, {})[block] = None

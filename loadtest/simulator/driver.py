@@ -1,4 +1,6 @@
-"""RankDriver: runs one EngineCore on the event loop at the engine's speed, and tells each waiting answer when it has grown."""
+"""RankDriver: runs one EngineCore on the event loop at the engine's speed, and tells each waiting answer when it has
+grown.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +238,9 @@ class RankDriver:
 
 
 class Loader:
-    """Reads the KV of a remote prompt: asks the holder, lets the transfer take its time, then lets go of the holder's blocks."""
+    """Reads the KV of a remote prompt: asks the holder, lets the transfer take its time, then lets go of the holder's
+    blocks.
+    """
 
     def __init__(
         self,

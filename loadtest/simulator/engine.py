@@ -1,9 +1,10 @@
 """EngineCore: the scheduler of one simulated rank as a state machine without a clock. PURE.
 
-`schedule` decides what the next step carries and how long it takes; `complete` applies it. Between the two the caller lets that much time pass: a
-driver on an event loop sleeps, a replay moves its own clock. The order of things is vLLM's: running requests first, then the waiting queue in order, chunked
-prefill within a token budget a step, prefix hits at admission, blocks cached as the step that fills them is scheduled. There is no preemption: a request is
-admitted when the blocks for its whole planned answer can be had.
+`schedule` decides what the next step carries and how long it takes; `complete` applies it. Between the two the caller
+lets that much time pass: a driver on an event loop sleeps, a replay moves its own clock. The order of things is vLLM's:
+running requests first, then the waiting queue in order, chunked prefill within a token budget a step, prefix hits at
+admission, blocks cached as the step that fills them is scheduled. There is no preemption: a request is admitted when
+the blocks for its whole planned answer can be had.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class Phase(enum.Enum):
 
 
 class Request:
-    """One sequence: a prompt, the answer it will get, and how far it has come. Times are the caller's clock, None until they happen."""
+    """One sequence: a prompt, the answer it will get, and how far it has come.
+
+    Times are the caller's clock, None until they happen.
+    """
 
     __slots__ = (
         "arrival",
@@ -121,7 +125,10 @@ class Request:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one forward pass carries. `loads` are requests that began to read their KV from another engine; they cost the step nothing."""
+    """What one forward pass carries.
+
+    `loads` are requests that began to read their KV from another engine; they cost the step nothing.
+    """
 
     duration_s: float
     prefills: list[tuple[Request, int]]
@@ -284,7 +291,10 @@ class EngineCore:
         return Step(self.profile.step_time(shapes, len(decodes), kv_tokens), prefills, decodes, loads)
 
     def complete(self, step: Step, now: float) -> list[Progress]:
-        """Apply a step that took its time: what each request gained, in the step's order. Requests aborted meanwhile are left out."""
+        """Apply a step that took its time: what each request gained, in the step's order.
+
+        Requests aborted meanwhile are left out.
+        """
         progress: list[Progress] = []
         for request, tokens in step.prefills:
             if request.phase is Phase.RUNNING:
@@ -299,7 +309,9 @@ class EngineCore:
         return progress
 
     def loaded(self, request: Request) -> None:
-        """The other engine's KV has arrived: all of the prompt but its last token, which is computed here, is cached now."""
+        """The other engine's KV has arrived: all of the prompt but its last token, which is computed here, is cached
+        now.
+        """
         request.external_tokens = request.prompt_len - request.cached_tokens
         self.counters.external_hits += request.external_tokens
         self._cache_full(request, request.prompt_len)

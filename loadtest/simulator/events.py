@@ -1,7 +1,8 @@
 """KV-cache events as vLLM 0.32 publishes them, and their encoding. PURE.
 
-A batch is msgpack ``[timestamp, [event, ...], data_parallel_rank]``. In the map form each event is a map with its ``type``; in the array
-form of older releases it is an array that begins with it. Field names and order follow recordings of vLLM 0.32.
+A batch is msgpack ``[timestamp, [event, ...], data_parallel_rank]``. In the map form each event is a map with its
+``type``; in the array form of older releases it is an array that begins with it. Field names and order follow
+recordings of vLLM 0.32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The engine's own block hashes: sha256 over canonical CBOR of (parent, token ids, extra keys), chained. PURE.
 
-Written against what vLLM 0.32 publishes with ``--prefix-caching-hash-algo sha256_cbor`` and no PYTHONHASHSEED; token-only chains
-equal vLLM's byte for byte (tested on a recording). A router must not rely on these values: they only have to be chained and unique.
+Written against what vLLM 0.32 publishes with ``--prefix-caching-hash-algo sha256_cbor`` and no PYTHONHASHSEED;
+token-only chains equal vLLM's byte for byte (tested on a recording). A router must not rely on these values: they only
+have to be chained and unique.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def block_hash(parent: BlockHash | None, token_ids: Sequence[int], extra: ExtraK
 
 
 def extra_keys(index: int, lora_name: str | None, salt: str | None) -> ExtraKeys:
-    """What the hash of block `index` holds besides tokens: the adapter in every block, the salt in the first one only."""
+    """What the hash of block `index` holds besides tokens: the adapter in every block, the salt in the first one
+    only.
+    """
     keys = [key for key in (lora_name, salt if index == 0 else None) if key]
     return tuple(keys) or None
 

@@ -62,7 +62,10 @@ class Entry:
 
 
 class Ledger:
-    """The last `capacity` answers, oldest first. One request id may have several (retries, the two legs of a hand-off)."""
+    """The last `capacity` answers, oldest first.
+
+    One request id may have several (retries, the two legs of a hand-off).
+    """
 
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity

@@ -1,4 +1,6 @@
-"""Simulated engines inside the calling process: ``async with`` nothing, just `start_engines` and each engine's `aclose`."""
+"""Simulated engines inside the calling process: ``async with`` nothing, just `start_engines` and each engine's
+`aclose`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from loadtest.simulator.transfer import Directory
 
 
 class RunningEngine:
-    """A listening engine. Close it with `aclose` (in order) or `kill` (as a crash); `dead` is set when it died by itself."""
+    """A listening engine.
+
+    Close it with `aclose` (in order) or `kill` (as a crash); `dead` is set when it died by itself.
+    """
 
     def __init__(self, engine: SimEngine, server: HttpServer, directory: Directory) -> None:
         self.engine = engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
 
@@ -31,7 +31,10 @@ class Busy(Exception):
 
 
 class SimEngine:
-    """Made by `local.start_engines` or the command line. `on_death` is called once, when a fault or a client kills the engine."""
+    """Made by `local.start_engines` or the command line.
+
+    `on_death` is called once, when a fault or a client kills the engine.
+    """
 
     def __init__(self, config: EngineConfig, tokenizer: SimTokenizer, directory: Directory) -> None:
         profile = find_profile(config.profile)
@@ -56,6 +59,8 @@ class SimEngine:
         self.ledger = Ledger()
         self.rng = random.Random(config.seed)
         self.responses: dict[str, dict[str, Any]] = {}
+        """Remembered answers of /v1/responses by id: the object, and the chat that led to it."""
+        self.background: dict[str, asyncio.Task[None]] = {}
         self.started_at = time.time()
         self.dead = False
         self.stopping = False
@@ -116,6 +121,10 @@ class SimEngine:
     async def aclose(self) -> None:
         self._directory.remove(self.config.host, self.port)
         self.dead = True
+        tasks = list(self.background.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for driver in self.ranks:
             driver.fail_all(EngineDied())
             await driver.aclose()
@@ -124,6 +133,12 @@ class SimEngine:
         if self._context is not None:
             self._context.destroy(linger=0)
             self._context = None
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run an answer that no connection waits for; it ends with the engine at the latest."""
+        task = asyncio.create_task(work)
+        self.background[name] = task
+        task.add_done_callback(lambda _task: self.background.pop(name, None))
 
     def die(self) -> None:
         """The engine core is gone: waiting answers end as vLLM ends them, then the server stops."""
@@ -234,7 +249,8 @@ class SimEngine:
             driver.abort_all()
 
     def reset_prefix_cache(self) -> bool:
-        return all([driver.core.cache.reset() for driver in self.ranks])
+        done = [driver.core.cache.reset() for driver in self.ranks]
+        return all(done)
 
     def set_faults(self, faults: Faults) -> None:
         self.faults = faults

@@ -1,7 +1,8 @@
 """EventPublisher: one rank's KV events on a ZMQ PUB socket, with a bounded buffer that a ROUTER socket replays.
 
-Live messages are ``[topic, sequence as 8 bytes big endian, payload]``. A peer that sends ``[b"", first sequence]`` to the replay socket gets
-``[b"", topic, sequence, payload]`` for each kept batch from there on and ``[b"", b"", 2**64 - 1, b""]`` at the end.
+Live messages are ``[topic, sequence as 8 bytes big endian, payload]``. A peer that sends ``[b"", first sequence]`` to
+the replay socket gets ``[b"", topic, sequence, payload]`` for each kept batch from there on and ``[b"", b"", 2**64 - 1,
+b""]`` at the end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -90,7 +92,7 @@ class EventPublisher:
             await self._router.send_multipart((peer, b"", b"", END_OF_REPLAY, b""))
 
 
-def _bind(socket: zmq.Socket, host: str, port: int) -> int:
+def _bind(socket: zmq.Socket[Any], host: str, port: int) -> int:
     if port:
         socket.bind(f"tcp://{host}:{port}")
         return port

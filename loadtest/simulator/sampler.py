@@ -1,8 +1,8 @@
 """What an engine answers: token ids, texts and JSON values that depend on seeds and prompts alone. PURE.
 
-Plain text is made of words whose token is stable: encoding the text again yields the ids that were generated, so that the next turn of a
-conversation finds the blocks of this answer in the cache. An answer runs to its `max_tokens` if that is at most `EXACT_LIMIT` or if
-``ignore_eos`` is set; otherwise it ends by itself around `mean` tokens.
+Plain text is made of words whose token is stable: encoding the text again yields the ids that were generated, so that
+the next turn of a conversation finds the blocks of this answer in the cache. An answer runs to its `max_tokens` if that
+is at most `EXACT_LIMIT` or if ``ignore_eos`` is set; otherwise it ends by itself around `mean` tokens.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def write(rng: random.Random, words: WordList, count: int) -> list[int]:
 
 
 def json_value(rng: random.Random, schema: Any, depth: int = 0) -> Any:
-    """A plausible value for a JSON schema (types, enum, const, required properties); an object of one field without a schema."""
+    """A plausible value for a JSON schema (types, enum, const, required properties); an object of one field without a
+    schema.
+    """
     if not isinstance(schema, dict) or not schema:
         return {"answer": rng.choice(["yes", "no", "maybe"]), "score": rng.randint(0, 100)}
     if "const" in schema:

@@ -1,7 +1,7 @@
 """HttpServer: one simulated engine behind a listening socket. Any number of them live in one event loop.
 
-uvicorn's HTTP protocol is used without its server class: no signal handlers, no ticker for each engine, and the connections at hand for
-faults that cut them.
+uvicorn's HTTP protocol is used without its server class: no signal handlers, no ticker for each engine, and the
+connections at hand for faults that cut them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {TRANSPORT: self.transport}
+        extensions: dict[str, object] = {TRANSPORT: self.transport}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # ASGI leaves the values open
 
 
 class HttpServer:

@@ -79,7 +79,10 @@ class SimTokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> SimTokenizer:
-        """From tokenizer.json and tokenizer_config.json (and chat_template.jinja if there). Raises SimulatorConfigError."""
+        """From tokenizer.json and tokenizer_config.json (and chat_template.jinja if there).
+
+        Raises SimulatorConfigError.
+        """
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise SimulatorConfigError(f"tokenizer: {folder} holds no tokenizer.json; give a folder that does")
@@ -105,7 +108,10 @@ class SimTokenizer:
             raise TemplateError(str(error)) from error
 
     async def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """Token ids of a text; `special` adds what the tokenizer puts around a plain prompt. Long texts do not hold up the loop."""
+        """Token ids of a text; `special` adds what the tokenizer puts around a plain prompt.
+
+        Long texts do not hold up the loop.
+        """
         key = f"{special:d}{text}"
         ids = self._cache.get(key)
         if ids is None:

@@ -1,6 +1,7 @@
 """EngineProfile: how long a step of the simulated engine takes. PURE.
 
-All times are seconds of the engine's own clock; the driver divides them by its speed. The constants come from `profiles.yaml`.
+All times are seconds of the engine's own clock; the driver divides them by its speed. The constants come from
+`profiles.yaml`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Trains the simulator's small tokenizer from text that this script makes up. Run: ``python -m loadtest.simulator.train_tokenizer``.
+"""Trains the simulator's small tokenizer from text that this script makes up.
 
-A byte-level BPE of `VOCAB_SIZE` entries with a ChatML-like template. The text is generated from the word lists below by a
-seeded generator, so the result is the same on every run and nothing in it comes from elsewhere.
+Run: ``python -m loadtest.simulator.train_tokenizer``. A byte-level BPE of `VOCAB_SIZE` entries with a ChatML-like
+template. The text is generated from the word lists below by a seeded generator, so the result is the same on every run
+and nothing in it comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -27,70 +28,90 @@ SPECIAL = [
 ]
 CONTROL = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
 
-# The split that most current byte-level vocabularies use: contractions, words with their leading space, single digits, signs, blanks.
+# The split that most current byte-level vocabularies use: contractions, words with their leading space, single digits,
+# signs, blanks.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-FUNCTION_WORDS = """
-the a an and or but if then when while because so as of in on at by for with from to into over under between after before
-about through during without within against is are was were be been being has have had do does did can could will would
-should may might must not no yes it its this that these those there here which who what where why how all any each every
-some many few more most less least other another such only own same than too very just also still already again once
-i you he she we they me him her us them my your his our their one two three four five six seven eight nine ten
-""".split()
 
-STEMS = """
-account act add address agent allow amount answer apply area arrange ask assign attach attempt attend balance bank base batch
-begin belong bind block board boat book border borrow bottle branch bread break breathe bridge bring budget buffer build burn
-cache call camera carry castle catch cause change channel charge check choose circle city claim class clean clear climb clock
-close cloud coast code collect color combine come command common compare compute connect consider contain context continue
-control cook copy corner correct cost count country course cover create cross cut daily damage dance data deal decide decode
-deep default define delay deliver demand depend describe design detail develop device differ dinner direct discover discuss
-divide doctor document double doubt draw dream drink drive drop early earth east edge edit effect effort eight element emerge
-employ empty enable encode end endpoint engine enjoy enter entry equal error escape even event exact example exchange exist
-expand expect explain explore express extend fact fail fall family farm fast father feature feel fetch field fight figure file
-fill filter final find finish fire first fish fit flag flat flight float floor flow flower fly focus follow food force forest
-forget form forward found frame free fresh friend front fruit full function future game garden gate gather general gentle
-give glass goal gold good govern grade grain grant graph grass green ground group grow guard guess guide habit half hand
-handle hang happen harbor hard harvest hash head health hear heart heavy help hide high hill hint history hold home honest
-hope horse host hotel hour house human hundred hunt ice idea image improve include increase index inform input inside install
-instance instead interest island item join journey judge jump keep kernel key kind kitchen know label lake land language large
-last late laugh launch layer lead learn leave left lend length letter level library lift light limit line link list listen
-little live load local lock long look lose loud love low machine main make manage map mark market match matter mean measure
-meet member memory mention message metal method middle mile milk mind minute miss model modern moment money month moon morning
-mother motion mountain move music name narrow nature near need network never night node noise normal north note notice number
-object observe obtain ocean offer office open operate option orange order origin output owner pack page paint pair paper parent
-park part partner party pass past path pattern pause peace people perform perhaps period permit person phone phrase picture
-piece pilot place plain plan plant plate play please plenty plug point policy pool poor port position possible post power
-practice prefer prefill prefix prepare present press pretty prevent price print prison private probe problem process produce
-profile program project promise prompt proof propose protect protocol prove provide public pull pump purpose push quality
-query question queue quick quiet quite rain raise random range rapid rate reach read ready real reason receive record red reduce
-refer region release rely remain remember remote remove repair repeat replace reply report request require rescue research
-reserve reset resource respond rest result return review rich ride right ring rise risk river road rock role roof room root
-round route router row rule run safe sail salt sample sand save scale scan school science score screen sea search season seat
-second secret section seed seem select sell send sense sentence separate sequence series serve service session set settle
-seven shadow shake shape share sharp sheet shift shine ship shoot shop short should shoulder shout show shut side sign silent
-silver similar simple sing single sister site size skill sky sleep slide slow small smile smooth snow soft soil solid solve
-song sort sound source south space speak special speed spend spin spirit split spot spread spring square stable stack staff
-stage stand star start state station stay steady step stick stock stone stop store storm story strange stream street strong
-structure student study style subject succeed sudden sugar suggest summer supply support suppose sure surface surprise sweet
-swim switch symbol system table take talk tall target task taste teach team tell template test text thank thick thin thing
-think thousand thread thunder ticket tie time tiny title token tool top total touch tour tower town trace track trade train
-transfer travel treat tree trip trouble true trust try turn type unit until update upper use usual valley value vary vector
-verify version view village visit voice wait walk wall want warm warn wash watch water wave weather week weight west wheel white
-whole wide wild win wind window winter wire wish woman wonder wood word work world worth write wrong yard year yellow young zone
-""".split()
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+FUNCTION_WORDS = _words(
+    """
+    the a an and or but if then when while because so as of in on at by for with from to into over under between
+    after before about through during without within against is are was were be been being has have had do does did
+    can could will would should may might must not no yes it its this that these those there here which who what
+    where why how all any each every some many few more most less least other another such only own same than too
+    very just also still already again once i you he she we they me him her us them my your his our their one two
+    three four five six seven eight nine ten
+    """
+)
+
+STEMS = _words(
+    """
+    account act add address agent allow amount answer apply area arrange ask assign attach attempt attend balance
+    bank base batch begin belong bind block board boat book border borrow bottle branch bread break breathe bridge
+    bring budget buffer build burn cache call camera carry castle catch cause change channel charge check choose
+    circle city claim class clean clear climb clock close cloud coast code collect color combine come command common
+    compare compute connect consider contain context continue control cook copy corner correct cost count country
+    course cover create cross cut daily damage dance data deal decide decode deep default define delay deliver
+    demand depend describe design detail develop device differ dinner direct discover discuss divide doctor document
+    double doubt draw dream drink drive drop early earth east edge edit effect effort eight element emerge employ
+    empty enable encode end endpoint engine enjoy enter entry equal error escape even event exact example exchange
+    exist expand expect explain explore express extend fact fail fall family farm fast father feature feel fetch
+    field fight figure file fill filter final find finish fire first fish fit flag flat flight float floor flow
+    flower fly focus follow food force forest forget form forward found frame free fresh friend front fruit full
+    function future game garden gate gather general gentle give glass goal gold good govern grade grain grant graph
+    grass green ground group grow guard guess guide habit half hand handle hang happen harbor hard harvest hash head
+    health hear heart heavy help hide high hill hint history hold home honest hope horse host hotel hour house human
+    hundred hunt ice idea image improve include increase index inform input inside install instance instead interest
+    island item join journey judge jump keep kernel key kind kitchen know label lake land language large last late
+    laugh launch layer lead learn leave left lend length letter level library lift light limit line link list listen
+    little live load local lock long look lose loud love low machine main make manage map mark market match matter
+    mean measure meet member memory mention message metal method middle mile milk mind minute miss model modern
+    moment money month moon morning mother motion mountain move music name narrow nature near need network never
+    night node noise normal north note notice number object observe obtain ocean offer office open operate option
+    orange order origin output owner pack page paint pair paper parent park part partner party pass past path
+    pattern pause peace people perform perhaps period permit person phone phrase picture piece pilot place plain
+    plan plant plate play please plenty plug point policy pool poor port position possible post power practice
+    prefer prefill prefix prepare present press pretty prevent price print prison private probe problem process
+    produce profile program project promise prompt proof propose protect protocol prove provide public pull pump
+    purpose push quality query question queue quick quiet quite rain raise random range rapid rate reach read ready
+    real reason receive record red reduce refer region release rely remain remember remote remove repair repeat
+    replace reply report request require rescue research reserve reset resource respond rest result return review
+    rich ride right ring rise risk river road rock role roof room root round route router row rule run safe sail
+    salt sample sand save scale scan school science score screen sea search season seat second secret section seed
+    seem select sell send sense sentence separate sequence series serve service session set settle seven shadow
+    shake shape share sharp sheet shift shine ship shoot shop short should shoulder shout show shut side sign silent
+    silver similar simple sing single sister site size skill sky sleep slide slow small smile smooth snow soft soil
+    solid solve song sort sound source south space speak special speed spend spin spirit split spot spread spring
+    square stable stack staff stage stand star start state station stay steady step stick stock stone stop store
+    storm story strange stream street strong structure student study style subject succeed sudden sugar suggest
+    summer supply support suppose sure surface surprise sweet swim switch symbol system table take talk tall target
+    task taste teach team tell template test text thank thick thin thing think thousand thread thunder ticket tie
+    time tiny title token tool top total touch tour tower town trace track trade train transfer travel treat tree
+    trip trouble true trust try turn type unit until update upper use usual valley value vary vector verify version
+    view village visit voice wait walk wall want warm warn wash watch water wave weather week weight west wheel
+    white whole wide wild win wind window winter wire wish woman wonder wood word work world worth write wrong yard
+    year yellow young zone
+    """
+)
 
 SUFFIXES = ["", "", "", "", "s", "s", "ing", "ed", "er", "ly", "ers", "able", "ment", "ness", "less", "ful"]
 
-CODE = """
-def return import from class self None True False async await lambda yield raise try except finally with assert print len range
-str int float dict list tuple set open read write append items keys values format join split strip json http url path name value
-index result response request error message messages content role user assistant system function arguments parameters properties
-string integer number boolean array object required description const let var export null undefined select where insert update
-""".split()
+CODE = _words(
+    """
+    def return import from class self None True False async await lambda yield raise try except finally with assert
+    print len range str int float dict list tuple set open read write append items keys values format join split
+    strip json http url path name value index result response request error message messages content role user
+    assistant system function arguments parameters properties string integer number boolean array object required
+    description const let var export null undefined select where insert update
+    """
+)
 
 PAIRS = [
     ("role", "user"),

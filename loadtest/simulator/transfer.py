@@ -1,4 +1,5 @@
-"""Hand-offs of KV between engines: what a prefill leg returns, and how a decode leg reaches the engine that holds the blocks.
+"""Hand-offs of KV between engines: what a prefill leg returns, and how a decode leg reaches the engine that holds the
+blocks.
 
 Engines of one process find each other in a `Directory`; others are reached by HTTP on the address in the hand-off.
 """
@@ -36,7 +37,10 @@ def wants_remote_decode(params: Any) -> bool:
 
 
 def parse(params: Any) -> HandOff | None:
-    """The hand-off in a request's ``kv_transfer_params``; None if it asks for none. Raises FatalParams, IncompleteParams."""
+    """The hand-off in a request's ``kv_transfer_params``; None if it asks for none.
+
+    Raises FatalParams, IncompleteParams.
+    """
     if not isinstance(params, dict) or params.get("do_remote_prefill") is not True:
         return None
     names = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")

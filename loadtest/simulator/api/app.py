@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
-from loadtest.simulator.api import admin, ops
+from loadtest.simulator.api import admin, anthropic, ops, pooling, responses
 from loadtest.simulator.api.chat import chat_completions
 from loadtest.simulator.api.completions import completions
 from loadtest.simulator.api.exchange import ApiError, Exchange, Receive, Scope, Send
@@ -20,6 +20,22 @@ PathHandler = Callable[..., Coroutine[Any, Any, None]]
 ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
+    "/v1/responses": {"POST": responses.create_response},
+    "/v1/messages": {"POST": anthropic.create_message},
+    "/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
+    "/v1/embeddings": {"POST": pooling.embeddings},
+    "/v1/rerank": {"POST": pooling.rerank},
+    "/v2/rerank": {"POST": pooling.rerank},
+    "/rerank": {"POST": pooling.rerank},
+    "/v1/score": {"POST": pooling.score},
+    "/score": {"POST": pooling.score},
+    "/pooling": {"POST": pooling.pooling},
+    "/classify": {"POST": pooling.classify},
+    "/tokenize": {"POST": pooling.tokenize},
+    "/detokenize": {"POST": pooling.detokenize},
+    "/v1/audio/transcriptions": {"POST": pooling.transcriptions},
+    "/v1/audio/translations": {"POST": pooling.transcriptions},
+    "/v1/audio/speech": {"POST": pooling.speech},
     "/v1/models": {"GET": ops.models},
     "/v1/load_lora_adapter": {"POST": ops.load_lora_adapter},
     "/v1/unload_lora_adapter": {"POST": ops.unload_lora_adapter},
@@ -41,6 +57,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
 }
 
 PATTERNS: tuple[tuple[str, tuple[str, ...], PathHandler], ...] = (
+    ("GET", ("v1", "responses", "*"), responses.get_response),
+    ("POST", ("v1", "responses", "*", "cancel"), responses.cancel_response),
     ("GET", ("sim", "requests", "*"), admin.one_request),
     ("POST", ("sim", "kv", "*", "*", "read"), admin.kv_read),
     ("POST", ("sim", "kv", "*", "*", "release"), admin.kv_release),
@@ -76,10 +94,11 @@ class SimApp:
             return methods.get(ex.method) or _wrong_method(next(iter(methods)))
         raw = ex.raw_path.split("/")[1:]
         for method, pattern, handler in PATTERNS:
-            if method == ex.method and len(raw) == len(pattern):
-                if all(want in ("*", have) for want, have in zip(pattern, raw, strict=True)):
-                    names = [unquote(have) for want, have in zip(pattern, raw, strict=True) if want == "*"]
-                    return _bound(handler, names)
+            if method != ex.method or len(raw) != len(pattern):
+                continue
+            if all(want in ("*", have) for want, have in zip(pattern, raw, strict=True)):
+                names = [unquote(have) for want, have in zip(pattern, raw, strict=True) if want == "*"]
+                return _bound(handler, names)
         return _not_found
 
     def _allowed(self, ex: Exchange) -> bool:

@@ -16,6 +16,7 @@ from loadtest.simulator.api.generate import (
     plan_given,
     plan_text,
     resolve_model,
+    wanted_json,
 )
 from loadtest.simulator.api.logprobs import chat_logprobs
 from loadtest.simulator.api.messages import chat_prompt
@@ -23,7 +24,7 @@ from loadtest.simulator.api.params import Sampling, number, parse_json, require_
 from loadtest.simulator.api.tools import ToolCall, plan_tool_call, wanted_tool
 from loadtest.simulator.driver import EngineDied, TransferFailed
 from loadtest.simulator.node import FINGERPRINT, SimEngine, fresh_id
-from loadtest.simulator.sampler import json_value, make_rng
+from loadtest.simulator.sampler import make_rng
 
 
 class ChatAnswer:
@@ -73,11 +74,8 @@ def plan_chat(
         call = plan_tool_call(engine.tokenizer, tool, rng)
         plan = plan_given(engine, call.token_ids, prompt, wanted, reason)
         return plan, call
-    form = body.get("response_format")
-    kind = form.get("type") if isinstance(form, dict) else None
-    if kind in ("json_object", "json_schema"):
-        schema = (form.get("json_schema") or {}).get("schema") if kind == "json_schema" else None
-        text = msgspec.json.encode(json_value(rng, schema)).decode()
+    text = wanted_json(body, rng)
+    if text is not None:
         return plan_given(engine, engine.tokenizer.encode_now(text, special=False), prompt, wanted), None
     return plan_text(engine, prompt, wanted, index), None
 
@@ -151,7 +149,10 @@ def _whole_choice(answer: ChatAnswer, choice: Choice) -> dict[str, Any]:
 
 
 class ChatEvents:
-    """Renders the events of one streamed answer. The plain text delta, by far the most frequent, is put together from bytes."""
+    """Renders the events of one streamed answer.
+
+    The plain text delta, by far the most frequent, is put together from bytes.
+    """
 
     def __init__(self, answer: ChatAnswer) -> None:
         self._answer = answer

@@ -8,12 +8,20 @@ from typing import Any
 import msgspec
 
 from loadtest.simulator.api.exchange import DEAD_EVENT, DONE_EVENT, Exchange, dead_error
-from loadtest.simulator.api.generate import Choice, Generation, check_prompt, plan_given, plan_text, resolve_model
+from loadtest.simulator.api.generate import (
+    Choice,
+    Generation,
+    check_prompt,
+    plan_given,
+    plan_text,
+    resolve_model,
+    wanted_json,
+)
 from loadtest.simulator.api.logprobs import completion_logprobs
 from loadtest.simulator.api.params import invalid, number, parse_json, sampling
 from loadtest.simulator.driver import EngineDied, TransferFailed
 from loadtest.simulator.node import FINGERPRINT, SimEngine, fresh_id
-from loadtest.simulator.sampler import json_value, make_rng
+from loadtest.simulator.sampler import make_rng
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions, which vLLM keeps."""
@@ -67,14 +75,11 @@ async def completions(ex: Exchange) -> None:
     prompts = await read_prompts(engine, body.get("prompt"))
     request_id = ex.given_request_id or body.get("request_id") or fresh_id()
     generation = Generation(ex, f"cmpl-{request_id}", wanted, lora)
-    form = body.get("response_format")
     for prompt in prompts:
         check_prompt(engine, prompt)
         for index in range(wanted.n):
-            if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
-                rng = make_rng(engine.config.seed, prompt, f"{wanted.seed}:{index}:form")
-                schema = (form.get("json_schema") or {}).get("schema")
-                text = msgspec.json.encode(json_value(rng, schema)).decode()
+            text = wanted_json(body, make_rng(engine.config.seed, prompt, f"{wanted.seed}:{index}:form"))
+            if text is not None:
                 plan = plan_given(engine, engine.tokenizer.encode_now(text, special=False), prompt, wanted)
             else:
                 plan = plan_text(engine, prompt, wanted, index)

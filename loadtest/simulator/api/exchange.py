@@ -224,7 +224,10 @@ async def forever() -> None:
 
 def busy_error() -> ApiError:
     """What an engine with ``--max-num-queued-reqs`` says when it is full."""
-    text = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+    text = (
+        "The engine is currently busy and cannot accept new requests. "
+        "Please try again later or on a different instance."
+    )
     return ApiError(503, text, "Service Unavailable")
 
 

@@ -1,7 +1,11 @@
-"""Generation: from a checked request to sequences on a rank, and their tokens as they come. Used by every generating route."""
+"""Generation: from a checked request to sequences on a rank, and their tokens as they come.
+
+Used by every generating route.
+"""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +17,16 @@ from loadtest.simulator.api.params import Sampling, invalid
 from loadtest.simulator.driver import EngineDied, RankDriver, Stream
 from loadtest.simulator.engine import Phase, Request
 from loadtest.simulator.node import Busy, SimEngine, fresh_id
-from loadtest.simulator.sampler import answer_length, make_rng, write
+from loadtest.simulator.sampler import answer_length, json_value, make_rng, write
 from loadtest.simulator.text import SimTokenizer
 from loadtest.simulator.transfer import FatalParams, HandOff, IncompleteParams, parse, wants_remote_decode
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer that a sequence will give. `texts` is given when a token's text is not its vocabulary piece (cut by a stop string)."""
+    """The answer that a sequence will give.
+
+    `texts` is given when a token's text is not its vocabulary piece (cut by a stop string).
+    """
 
     token_ids: Sequence[int]
     finish_reason: str
@@ -109,8 +116,8 @@ def check_prompt(engine: SimEngine, prompt: Sequence[int]) -> None:
     limit = engine.max_model_len
     if len(prompt) >= limit:
         text = (
-            f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {limit + 1} "
-            "input tokens, which exceeds this limit even without any output tokens. "
+            f"This model's maximum context length is {limit} tokens. However, your prompt contains at least "
+            f"{limit + 1} input tokens, which exceeds this limit even without any output tokens. "
             "Please reduce the length of the input prompt."
         )
         raise invalid(text, "input_tokens", limit + 1)
@@ -145,6 +152,15 @@ def plan_given(
     return Plan(ids, reason) if len(ids) <= limit else Plan(ids[:limit], "length")
 
 
+def wanted_json(body: dict[str, Any], rng: random.Random) -> str | None:
+    """A JSON text that fits the request's ``response_format``; None if it wants plain text."""
+    form = body.get("response_format")
+    if not isinstance(form, dict) or form.get("type") not in ("json_object", "json_schema"):
+        return None
+    schema = (form.get("json_schema") or {}).get("schema") if form["type"] == "json_schema" else None
+    return msgspec.json.encode(json_value(rng, schema)).decode()
+
+
 def cut_at_stop(tokenizer: SimTokenizer, plan: Plan, sampling: Sampling) -> Plan:
     """End the plan at the first stop string or stop token behind `min_tokens`."""
     if sampling.stop_token_ids:
@@ -173,7 +189,10 @@ def cut_at_stop(tokenizer: SimTokenizer, plan: Plan, sampling: Sampling) -> Plan
 
 
 def read_hand_off(ex: Exchange, sampling: Sampling) -> tuple[HandOff | None, bool]:
-    """(what to read from another engine, whether the request can never be answered). Raises ApiError when it kills the engine."""
+    """(what to read from another engine, whether the request can never be answered).
+
+    Raises ApiError when it kills the engine.
+    """
     try:
         return parse(sampling.kv_transfer_params), False
     except FatalParams:

@@ -12,7 +12,9 @@ from loadtest.simulator.text import TemplateError
 
 
 def _content(content: Any) -> str:
-    """A message's content as text: text parts are joined by line breaks, as vLLM does for templates that want a string."""
+    """A message's content as text: text parts are joined by line breaks, as vLLM does for templates that want a
+    string.
+    """
     if content is None:
         return ""
     if isinstance(content, str):

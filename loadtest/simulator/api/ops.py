@@ -72,7 +72,10 @@ async def load_lora_adapter(ex: Exchange) -> None:
     name, path = str(require(body, "lora_name")), str(require(body, "lora_path"))
     engine = ex.engine
     if name in engine.loras and not body.get("load_inplace"):
-        text = f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
+        text = (
+            f"The lora adapter '{name}' has already been loaded. "
+            "If you want to load the adapter in place, set 'load_inplace' to True."
+        )
         raise ApiError(400, text, "InvalidUserInput")
     if not path:
         raise ApiError(404, f"Loading lora {name} failed: No adapter found for {path}", "NotFoundError")

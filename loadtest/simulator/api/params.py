@@ -99,7 +99,10 @@ def _max_tokens(body: dict[str, Any], names: tuple[str, ...], max_model_len: int
     if found < 1:
         raise invalid(f"max_tokens must be at least 1, got {found}.", "max_tokens", found)
     if found > max_model_len:
-        text = f"max_tokens={found} cannot be greater than max_model_len={max_model_len}. Please request fewer output tokens."
+        text = (
+            f"max_tokens={found} cannot be greater than max_model_len={max_model_len}. "
+            "Please request fewer output tokens."
+        )
         raise invalid(text, "max_tokens", found)
     return found
 
@@ -134,7 +137,10 @@ def sampling(
     limits: tuple[str, ...] = ("max_completion_tokens", "max_tokens"),
     default_max_tokens: int | None = None,
 ) -> Sampling:
-    """Checks what chat and completion requests have in common. `limits`: names of the token limit, the first given one holds."""
+    """Checks what chat and completion requests have in common.
+
+    `limits`: names of the token limit, the first given one holds.
+    """
     temperature = body.get("temperature")
     if isinstance(temperature, (int, float)) and temperature < 0:
         raise invalid(f"temperature must be non-negative, got {float(temperature)}.", "temperature", float(temperature))

@@ -1,4 +1,7 @@
-"""Tool calls that look like a model's: which tool is called, with which arguments, and how the call is streamed. PURE."""
+"""Tool calls that look like a model's: which tool is called, with which arguments, and how the call is streamed.
+
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _CLOSE = "}\n</tool_call>"
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A planned call. `fragments` holds, for each token, what it adds to the arguments (None: it belongs to the frame)."""
+    """A planned call.
+
+    `fragments` holds, for each token, what it adds to the arguments (None: it belongs to the frame).
+    """
 
     call_id: str
     name: str
@@ -31,7 +37,9 @@ class ToolCall(msgspec.Struct, frozen=True):
         return {"id": self.call_id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
     def deltas(self, positions: range) -> list[dict[str, Any]]:
-        """The deltas for the tokens at `positions`: the call's head with the first argument token, then its arguments."""
+        """The deltas for the tokens at `positions`: the call's head with the first argument token, then its
+        arguments.
+        """
         first = next((i for i, f in enumerate(self.fragments) if f is not None), len(self.fragments))
         found: list[dict[str, Any]] = []
         if first in positions:
@@ -46,7 +54,8 @@ class ToolCall(msgspec.Struct, frozen=True):
 def wanted_tool(body: dict[str, Any], messages: Sequence[Any], rng: random.Random) -> tuple[dict[str, Any] | None, str]:
     """(the function to call or None for text, the finish reason of the call).
 
-    A named or required choice is obeyed. With "auto" a tool is called when the last word is the user's, and its result is answered in text.
+    A named or required choice is obeyed. With "auto" a tool is called when the last word is the user's, and its result
+    is answered in text.
     """
     functions = [
         t["function"] for t in body.get("tools") or [] if isinstance(t, dict) and isinstance(t.get("function"), dict)

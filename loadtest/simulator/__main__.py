@@ -1,0 +1,5 @@
+"""``python -m loadtest.simulator``."""
+
+from loadtest.simulator.cli import app
+
+app()
