@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts beside it; sourced, never run.
 
 # say TEXT...: a heading that a reader of the log can jump to, with the seconds since the start.
@@ -35,12 +36,12 @@ apt_install() {
   if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=1
   fi
-  local status=0
+  local status=0 log
+  log=$(mktemp)
   { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
-    </dev/null >"${TMPDIR:-/tmp}/kvrouter-ci-apt.log" 2>&1 || status=$?
+    </dev/null >"$log" 2>&1 || status=$?
   [ -n "$made" ] && rm -f "$policy"
-  [ "$status" = 0 ] || {
-    tail -n 30 "${TMPDIR:-/tmp}/kvrouter-ci-apt.log" >&2
-    die "apt could not install ${missing[*]}"
-  }
+  [ "$status" = 0 ] || tail -n 30 "$log" >&2
+  rm -f "$log"
+  [ "$status" = 0 ] || die "apt could not install ${missing[*]}"
 }
