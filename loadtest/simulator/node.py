@@ -24,6 +24,7 @@ from loadtest.simulator.transfer import Directory, HandOff, render
 
 MODEL_LEN_CEILING = 131_072
 FINGERPRINT = "vllm-0.32.0-5e000000"
+_NO_FAULTS = Faults()
 
 
 class Busy(Exception):
@@ -261,7 +262,7 @@ class SimEngine:
     def faults_for(self, path: str) -> Faults | None:
         """The faults that this request meets; counts it against their number."""
         faults = self.faults
-        if self.faults_left == 0 or not path.startswith(faults.paths):
+        if faults == _NO_FAULTS or self.faults_left == 0 or not path.startswith(faults.paths):
             return None
         if self.faults_left is not None:
             self.faults_left -= 1

@@ -32,27 +32,40 @@ def make_rng(seed: int, prompt: Sequence[int], salt: str) -> random.Random:
     return random.Random(digest.digest())
 
 
-def answer_length(
-    rng: random.Random, limit: int | None, ceiling: int, *, minimum: int, exact: bool, mean: int
-) -> tuple[int, bool]:
-    """(tokens of the answer, whether it ends by itself). `ceiling` is what the context leaves."""
-    top = ceiling if limit is None else min(limit, ceiling)
-    if (exact and limit is not None) or (limit is not None and limit <= EXACT_LIMIT):
-        return max(1, top), False
-    natural = max(minimum, round(mean * rng.uniform(0.5, 1.5)))
-    return (natural, True) if natural < top else (max(1, top), False)
+def answer_length(limit: int | None, ceiling: int, natural: int, *, exact: bool) -> tuple[int, bool]:
+    """(tokens of the answer, whether it ends by itself).
+
+    `ceiling` is what the context leaves, `natural` where the answer would end.
+    """
+    top = max(1, ceiling if limit is None else min(limit, ceiling))
+    if limit is not None and (exact or limit <= EXACT_LIMIT):
+        return top, False
+    return (natural, True) if natural < top else (top, False)
 
 
-def write(rng: random.Random, words: WordList, count: int) -> list[int]:
-    """`count` tokens of prose-like text."""
-    ids = rng.choices(words.words, k=count)
-    if count:
-        ids[0] = rng.choice(words.openers)
-    position = rng.randint(6, 14)
-    while position < count:
-        ids[position] = rng.choice(words.stops)
-        position += rng.randint(6, 14)
-    return ids
+class Prose:
+    """The text that one generator leads to.
+
+    A longer text begins with the shorter one: the first token of a prefill leg is the first of the decode leg.
+    """
+
+    def __init__(self, rng: random.Random, words: WordList, mean: int) -> None:
+        self._words = words
+        self._opener = rng.choice(words.openers)
+        self._stops_rng = random.Random(rng.getrandbits(64))
+        self.natural_length = max(1, round(mean * rng.uniform(0.5, 1.5)))
+        self._rng = rng
+
+    def write(self, count: int) -> list[int]:
+        """Its first `count` tokens; call it once."""
+        ids = self._rng.choices(self._words.words, k=count)
+        ids[0] = self._opener
+        rng = self._stops_rng
+        position = rng.randint(6, 14)
+        while position < count:
+            ids[position] = rng.choice(self._words.stops)
+            position += rng.randint(6, 14)
+        return ids
 
 
 def json_value(rng: random.Random, schema: Any, depth: int = 0) -> Any:

@@ -22,6 +22,9 @@ _LONG_TEXT = 8192
 """Characters from which encoding leaves the event loop."""
 _CACHE_CHARS = 4_000_000
 _VOCABULARY_LOOKED_AT = 20_000
+_ENOUGH_WORDS = 200
+_DERIVED = re.compile(r"(?:able|ness|less|ful|ment|ly|er|ers|ing|ed)$")
+"""Word forms that read oddly when thrown together."""
 
 
 class TemplateError(Exception):
@@ -150,10 +153,12 @@ class SimTokenizer:
         ids = range(min(self.vocab_size, _VOCABULARY_LOOKED_AT))
         texts = self._tokenizer.decode_batch([[i] for i in ids], skip_special_tokens=False)
         spaced = [i for i in ids if re.fullmatch(r" [a-z]{2,}", texts[i])]
+        plain = [i for i in spaced if not _DERIVED.search(texts[i])]
+        spaced = plain if len(plain) >= _ENOUGH_WORDS else spaced
         opening = [i for i in ids if re.fullmatch(r"[A-Z][a-z]{2,}", texts[i])]
         words = self._stable(spaced, texts)
         openers = self._stable(opening, texts) or words
-        stops = self._stable([i for i in ids if texts[i] in (".", ",", "!", "?")], texts)
+        stops = self._stable([i for i in ids if texts[i] in (".", ",")], texts)
         if not words or not stops:
             raise SimulatorConfigError("tokenizer: its vocabulary holds no whole English words; use another one")
         return WordList(openers, words, stops)

@@ -17,7 +17,7 @@ from loadtest.simulator.api.params import Sampling, invalid
 from loadtest.simulator.driver import EngineDied, RankDriver, Stream
 from loadtest.simulator.engine import Phase, Request
 from loadtest.simulator.node import Busy, SimEngine, fresh_id
-from loadtest.simulator.sampler import answer_length, json_value, make_rng, write
+from loadtest.simulator.sampler import Prose, answer_length, json_value, make_rng
 from loadtest.simulator.text import SimTokenizer
 from loadtest.simulator.transfer import FatalParams, HandOff, IncompleteParams, parse, wants_remote_decode
 
@@ -131,15 +131,11 @@ def check_prompt(engine: SimEngine, prompt: Sequence[int]) -> None:
 def plan_text(engine: SimEngine, prompt: Sequence[int], sampling: Sampling, index: int) -> Plan:
     """Plain prose as long as the request wants it."""
     rng = make_rng(engine.config.seed, prompt, f"{sampling.seed}:{index}")
-    count, ends = answer_length(
-        rng,
-        sampling.max_tokens,
-        engine.max_model_len - len(prompt),
-        minimum=sampling.min_tokens,
-        exact=sampling.ignore_eos,
-        mean=engine.config.mean_output_tokens,
-    )
-    ids = write(rng, engine.tokenizer.words, count)
+    prose = Prose(rng, engine.tokenizer.words, engine.config.mean_output_tokens)
+    natural = max(prose.natural_length, sampling.min_tokens)
+    room = engine.max_model_len - len(prompt)
+    count, ends = answer_length(sampling.max_tokens, room, natural, exact=sampling.ignore_eos)
+    ids = prose.write(count)
     return cut_at_stop(engine.tokenizer, Plan(ids, "stop" if ends else "length"), sampling)
 
 
