@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import httpx
 import msgspec
 
-from router.check_calls import Answer, Calls, trust, unreachable
+from router.assembly import discoveries, endpoint_specs, key_ring, scheduler, tls_context
+from router.check_calls import Answer, Calls, unreachable
 from router.core import ModelCard, Role
 from router.errors import ConfigError
 from router.pool.facts import (
@@ -25,8 +26,9 @@ from router.pool.facts import (
     read_version,
 )
 from router.pool.reading import PageReading, read_page
-from router.pool.spec import EndpointSpec, KvEventsSpec
-from router.settings import EndpointSettings, Settings
+from router.pool.spec import EndpointSpec
+from router.scheduling.build import ignore_failure
+from router.settings import DiscoverySettings, DnsSettings, Settings
 from router.tokenization.errors import NotRenderable
 from router.tokenization.loader import load_tokenizer
 from router.tokenization.local import LocalTokenizer
@@ -41,6 +43,9 @@ PROBE_CHAT: Mapping[str, Any] = {
     "add_generation_prompt": True,
 }
 """Several turns, runs of blanks, digits and characters beyond ASCII: what tokenizers and templates differ in."""
+
+
+_RESOLVE_S = 5.0
 
 
 class EngineReport(msgspec.Struct, kw_only=True):
@@ -73,17 +78,40 @@ class Report(NamedTuple):
 
 
 async def check(settings: Settings, transport: httpx.AsyncBaseTransport | None = None) -> Report:
-    """Probes every endpoint of the configuration at once. Raises `ConfigError` for what cannot even be tried.
+    """Probes every endpoint of the configuration at once, those that DNS names now included.
 
-    `transport`: how to reach engines; None is the network.
+    `transport`: how to reach engines; None is the network. Raises `ConfigError` for what cannot even be tried.
     """
+    scheduler(settings, ignore_failure)
+    key_ring(settings)
     timeout = httpx.Timeout(settings.pool.probe_timeout_s, connect=settings.upstream.connect_timeout_s)
     tokenizers = Tokenizers(settings)
-    verify = trust(settings.upstream)
+    verify = tls_context(settings)
+    resolved = await asyncio.gather(*(_resolve(name, settings) for name in settings.discovery.dns))
+    specs = {spec.id: spec for specs, _ in resolved for spec in specs} | {
+        spec.id: spec for spec in endpoint_specs(settings)
+    }
     async with httpx.AsyncClient(verify=verify, timeout=timeout, trust_env=False, transport=transport) as client:
-        probes = [Probe(client, settings, endpoint, tokenizers).run() for endpoint in settings.endpoints]
+        probes = [Probe(client, settings, spec, tokenizers).run() for spec in specs.values()]
         engines = await asyncio.gather(*probes)
-    return Report(engines, without_decoder(engines), mixed_blocks(engines))
+    unresolved = [trouble for _, trouble in resolved if trouble]
+    return Report(engines, [*unresolved, *without_decoder(engines)], mixed_blocks(engines))
+
+
+async def _resolve(name: DnsSettings, settings: Settings) -> tuple[Sequence[EndpointSpec], str]:
+    """What a DNS name stands for now, and the trouble with it."""
+    alone = settings.model_copy(update={"discovery": DiscoverySettings(dns=(name,))})
+    (discovery,) = discoveries(alone).values()
+    watch = discovery.watch()
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            specs: Sequence[EndpointSpec] = await anext(aiter(watch))
+    except TimeoutError:
+        return (), f"discovery.dns: nobody answers for {name.name}: correct it, or its nameserver"
+    finally:
+        if isinstance(watch, AsyncGenerator):
+            await watch.aclose()
+    return specs, "" if specs else f"discovery.dns: {name.name} has no records: start engines, or correct it"
 
 
 def without_decoder(engines: Sequence[EngineReport]) -> list[str]:
@@ -117,15 +145,17 @@ class Tokenizers:
         self._loaded: dict[str, asyncio.Task[LocalTokenizer]] = {}
 
     def source(self, card: ModelCard) -> tuple[str, bool]:
-        """(where the model's tokenizer comes from, whether the configuration says so)."""
-        named = self._settings.models.get(card.id) or self._settings.default
+        """(where the model's tokenizer comes from, whether the configuration says so), as the router chooses."""
+        models = self._settings.models
+        named = models.get(card.id) or models.get(card.root or "") or self._settings.default
         return (named, True) if named is not None else (card.root or card.id, False)
 
-    async def get(self, source: str) -> LocalTokenizer:
-        """Raises `ConfigError`."""
+    async def get(self, source: str, configured: bool) -> LocalTokenizer:
+        """Raises `ConfigError`. Only what is configured may be downloaded."""
         task = self._loaded.get(source)
         if task is None:
-            task = self._loaded[source] = asyncio.create_task(asyncio.to_thread(load_tokenizer, source))
+            loading = asyncio.to_thread(load_tokenizer, source, offline=not configured)
+            task = self._loaded[source] = asyncio.create_task(loading)
         return await task
 
 
@@ -133,26 +163,24 @@ class Probe:
     """The questions put to one engine."""
 
     def __init__(
-        self, client: httpx.AsyncClient, settings: Settings, endpoint: EndpointSettings, tokenizers: Tokenizers
+        self, client: httpx.AsyncClient, settings: Settings, spec: EndpointSpec, tokenizers: Tokenizers
     ) -> None:
         self._settings = settings
-        self._endpoint = endpoint
+        self._spec = spec
         self._tokenizers = tokenizers
-        self._spec = EndpointSpec(url=endpoint.url, role=endpoint.role, name=endpoint.name)
-        key = endpoint.api_key or settings.upstream.api_key
-        self._calls = Calls(client, endpoint.url, None if key is None else key.get_secret_value())
-        self._report = EngineReport(id=self._spec.id, role=endpoint.role)
+        self._calls = Calls(client, spec.url, spec.api_key)
+        self._report = EngineReport(id=spec.id, role=spec.role)
 
     async def run(self) -> EngineReport:
         report = self._report
-        health = await self._calls.ask("GET", self._endpoint.health_path)
+        health = await self._calls.ask("GET", self._spec.health_path)
         report.health = "ok" if health.status == 200 else str(health.status or health.text)
         if health.status == 0:
             report.troubles.append(f"cannot be reached ({health.text}): start it, or correct its url")
             return report
         if health.status != 200:
             report.troubles.append(
-                f"answers {health.status} on {self._endpoint.health_path}: wait until it is up, or correct the path"
+                f"answers {health.status} on {self._spec.health_path}: wait until it is up, or correct the path"
             )
         if await self._models():
             await self._metrics()
@@ -201,7 +229,7 @@ class Probe:
 
     async def _events(self) -> None:
         report = self._report
-        if self._endpoint.kv_events is False:
+        if not self._spec.publishes_kv_events:
             report.events = "off"
             return
         sources = await self._event_sources()
@@ -224,10 +252,9 @@ class Probe:
             report.notes.append("has no replay socket: after a lost event its entries are dropped and learnt anew")
 
     async def _event_sources(self) -> list[KvEventSource]:
-        named = self._endpoint.kv_events
-        if named:
-            events = KvEventsSpec(endpoint=named.endpoint, replay_endpoint=named.replay_endpoint, topic=named.topic)
-            ranks = range(self._endpoint.data_parallel_size or 1)
+        events = self._spec.kv_events
+        if events is not None:
+            ranks = range(self._spec.data_parallel_size or 1)
             return [configured_source(self._spec, events, rank, rank) for rank in ranks]
         answer = await self._calls.ask("GET", "/kv_event_sources")
         try:
@@ -247,7 +274,7 @@ class Probe:
         answer = await self._calls.ask("POST", "/tokenize", body)
         theirs = _token_ids(answer.text) if answer.status == 200 else None
         try:
-            tokenizer = await self._tokenizers.get(source)
+            tokenizer = await self._tokenizers.get(source, configured)
             ours = (await asyncio.to_thread(tokenizer.chat, PROBE_CHAT)).ids
         except (ConfigError, NotRenderable) as error:
             if configured:

@@ -11,9 +11,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from router.errors import ConfigError
-from router.settings import UpstreamSettings
-
 _ANSWER_BYTES = 16 * 1024 * 1024
 
 
@@ -47,18 +44,6 @@ class Calls:
             return Answer(0, "no answer in time")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return Answer(0, _reason(error))
-
-
-def trust(upstream: UpstreamSettings) -> ssl.SSLContext | bool:
-    """What httpx checks certificates with. Raises `ConfigError`."""
-    if not upstream.verify:
-        return False
-    try:
-        return ssl.create_default_context(cafile=upstream.ca_file)
-    except (OSError, ssl.SSLError):
-        raise ConfigError(
-            f"upstream.ca_file names {upstream.ca_file}, which is no readable PEM file: give one, or leave it out"
-        ) from None
 
 
 async def unreachable(address: str, timeout_s: float) -> str:

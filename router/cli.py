@@ -208,10 +208,7 @@ def _check(settings: Settings) -> int:
     # Imported here for the same reason as in `_serve`.
     from router.check import check
     from router.check_view import show
-    from router.plugins.builtin import builtin_registry
-    from router.scheduling.build import build_scheduler
 
-    build_scheduler(settings.scheduling, builtin_registry())
     report = asyncio.run(check(settings))
     show(report, Console())
     return 0 if report.good else 1

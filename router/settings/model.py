@@ -7,6 +7,7 @@ milliseconds, in ``_bytes`` bytes.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -49,14 +50,13 @@ def _redis_url(value: SecretStr) -> SecretStr:
 
 
 def _host_port(value: str) -> str:
-    mend = "must be an address with or without a port, like 10.0.0.10 or 10.0.0.10:5353"
     try:
         parts = urlsplit(f"udp://{value}")
-        _ = parts.port
+        _ = parts.port, ip_address(parts.hostname or "")
     except ValueError:
-        raise ValueError(mend) from None
-    if not parts.hostname or parts.path:
-        raise ValueError(mend)
+        raise ValueError(
+            "must be an IP address with or without a port, like 10.0.0.10, 10.0.0.10:5353 or [fd00::1]:53"
+        ) from None
     return value
 
 
@@ -176,7 +176,7 @@ class DnsSettings(Section):
     interval_s: Seconds = 5.0
     """How often to resolve."""
     nameserver: Annotated[str, AfterValidator(_host_port)] | None = None
-    """Server to ask, `address[:port]`; null: the system's."""
+    """IP address of the server to ask, `address[:port]`; null: the system's."""
 
     @model_validator(mode="after")
     def _needs_port(self) -> DnsSettings:
@@ -234,9 +234,10 @@ class TokenizationSettings(Section):
     """Prompts as token ids."""
 
     default: str | None = None
-    """Tokenizer of every model that `models` does not name: a folder or a hub id; null: the model's own name."""
+    """Tokenizer of every model that `models` does not name: a folder or a hub id; null: the model's root as the engine
+    tells it, if that is a folder here or lies in the hub's cache."""
     models: dict[str, str] = Field(default_factory=dict)
-    """Served model name to tokenizer (a folder or a hub id)."""
+    """Served model name (or root) to tokenizer: a folder or a hub id, loaded at the start."""
     remote: bool = True
     """Ask an engine's `/tokenize` when there is no local tokenizer."""
     estimate: bool = True

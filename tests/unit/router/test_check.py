@@ -207,7 +207,7 @@ async def test_different_block_sizes_are_noted() -> None:
 
 
 async def test_a_ca_file_that_is_none_is_a_bad_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"upstream\.ca_file names /nowhere"):
+    with pytest.raises(ConfigError, match=r"upstream\.ca_file: /nowhere cannot be read"):
         await run({"a": healthy()}, upstream={"ca_file": "/nowhere"})
 
 
