@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from kvindex import Match, Mode, Tier
+from kvindex.events import Message
 
 _MASK = (1 << 64) - 1
 _P1, _P2, _P3, _P4, _P5 = (
@@ -167,3 +171,45 @@ def leading(keys: Sequence[int], held: set[int]) -> int:
             break
         count += 1
     return count
+
+
+def stored(
+    hashes: Sequence[int | bytes],
+    tokens: Sequence[int],
+    block_size: int,
+    parent: int | bytes | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """A BlockStored event as vLLM 0.32 writes it."""
+    event = {
+        "type": "BlockStored",
+        "block_hashes": list(hashes),
+        "parent_block_hash": parent,
+        "token_ids": list(tokens),
+        "block_size": block_size,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [None] * len(hashes),
+    }
+    return event | fields
+
+
+def tier_stored(hashes: Sequence[int], medium: str, **fields: Any) -> dict[str, Any]:
+    """A BlockStored event without content, as offloading connectors write it."""
+    event = stored(hashes, [], 0, medium=medium, group_idx=0)
+    del event["extra_keys"]
+    return event | fields
+
+
+def removed(hashes: Sequence[int | bytes], medium: str = "GPU", **fields: Any) -> dict[str, Any]:
+    return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": medium} | fields
+
+
+CLEARED = {"type": "AllBlocksCleared"}
+
+
+def message(sequence: int, *events: Any, timestamp: float | None = None, dp_rank: int | None = 0) -> Message:
+    """A message whose timestamp rises with its sequence unless told otherwise."""
+    at = 1000.0 + sequence if timestamp is None else timestamp
+    return Message(b"kv", sequence, msgspec.msgpack.encode([at, list(events), dp_rank]))
