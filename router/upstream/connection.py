@@ -11,7 +11,6 @@ Framing is llhttp's, strict (RFC 9112, 6.3): two lengths, or a length beside a t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol, cast
 
 import httptools
@@ -22,6 +21,7 @@ from router.ports import UpstreamBroken, UpstreamError, UpstreamSilent
 _JOIN_BELOW = 8 * 1024
 _WRITE_SLICE = 256 * 1024
 _NEVER = float("inf")
+_H = ord("H")
 
 
 class Limits(NamedTuple):
@@ -56,10 +56,10 @@ class RelayResponse:
         "_idle_timeout_s",
         "_loop",
         "_parts",
-        "_touched",
         "_waiter",
         "headers",
         "status",
+        "touched",
     )
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop, idle_timeout_s: float) -> None:
@@ -73,14 +73,15 @@ class RelayResponse:
         self._idle_timeout_s = idle_timeout_s
         self._error: UpstreamError | None = None
         self._ended = False
-        self._touched = False
+        self.touched = False
+        """The engine has said something."""
 
     async def first_byte(self, timeout_s: float) -> None:
         """Waits for the head and a body byte or the end; raises what `ports.Upstream.open` names."""
         deadline = self._loop.time() + timeout_s
         while not self._parts and not self._ended:
             if self._error is not None:
-                raise self._error
+                raise _afresh(self._error)
             await self._wait(deadline)
 
     def read_nowait(self) -> bytes:
@@ -104,7 +105,7 @@ class RelayResponse:
             if self._ended:
                 return b""
             if self._error is not None:
-                raise self._error
+                raise _afresh(self._error)
             await self._wait(self._loop.time() + self._idle_timeout_s)
         return self.read_nowait()
 
@@ -112,19 +113,6 @@ class RelayResponse:
     def ended(self) -> bool:
         """The answer is complete and all of it has been taken."""
         return self._ended and not self._parts
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        # Not an async generator: the loop would start a task to finalize each one that is left early.
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        data = self.read_nowait() or await self.read()
-        if not data:
-            raise StopAsyncIteration
-        return data
 
     async def close(self) -> None:
         self.abandon()
@@ -169,13 +157,10 @@ class RelayResponse:
     def parts(self) -> list[bytes]:
         return self._parts
 
-    @property
-    def untouched(self) -> bool:
-        """Broken before the engine said anything."""
-        return not self._touched and not self._ended
 
-    def touch(self) -> None:
-        self._touched = True
+def _afresh(error: UpstreamError) -> UpstreamError:
+    """What to raise: a stored exception would hold, by its traceback, the frames that hold its response."""
+    return type(error)(*error.args)
 
 
 class Connection(asyncio.Protocol):
@@ -294,7 +279,12 @@ class Connection(asyncio.Protocol):
             # Nothing was asked: whatever this is, it must not become the next request's answer.
             self.abort()
             return
-        response.touch()
+        if not response.touched:
+            response.touched = True
+            if data[0] != _H:
+                # llhttp would also read RTSP and ICE, and skip empty lines.
+                self._break(UpstreamBroken("malformed answer: it does not begin like HTTP"))
+                return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -317,6 +307,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        # It holds this object's methods: a lost connection would otherwise wait for the garbage collector.
+        del self._parser
         self._owner.lost(self)
         response = self._response
         if response is None:

@@ -1,8 +1,8 @@
 """Relay: requests to engines and their answers as they come. The hot path, and the `Upstream` of `router.ports`.
 
 One set of keep-alive connections per endpoint URL, one coarse timer for all time-outs, no task of its own: whoever
-calls waits on the connection's own future. A connection that was used before and closes without a byte of answer was
-closed by the engine before it saw the request; it is replaced once. Every other retry is the director's.
+calls waits on the connection's own future. A connection that was used before and closes at once, without a byte of
+answer, was closed by the engine before it saw the request; it is replaced once. Other retries are the director's.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class RelayOptions(NamedTuple):
     """From the request's first byte out to the answer's first body byte, unless the call says otherwise."""
     keep_idle_s: float = 4.0
     """How long an unused connection is kept. Below uvicorn's keep-alive of 5 s, which vLLM uses."""
+    replace_within_s: float = 1.0
+    """A used connection that closes without an answer is replaced if it closes this soon after the request was sent.
+    Later the engine may have worked on it, and whether it is sent again is the director's decision."""
     max_idle: int = 256
     """Unused connections kept per endpoint URL."""
     sweep_s: float = 0.25
@@ -68,16 +71,18 @@ class Relay:
         connections = self._by_url.get(endpoint.url) or self._add(endpoint.url)
         head = request_head(connections.origin, method, path, headers, len(body))
         timeout_s = self._options.first_byte_timeout_s if first_byte_timeout_s is None else first_byte_timeout_s
+        loop = asyncio.get_running_loop()
         connection = connections.take()
         while True:
             if connection is None:
                 connection = await self._connect(connections)
-            used_before = connection.served > 0
+            used_before, sent_at = connection.served > 0, loop.time()
             response = connection.send(head, body, head_only=method == b"HEAD")
             try:
                 await response.first_byte(timeout_s)
             except UpstreamBroken:
-                if not (used_before and response.untouched) or self._closed:
+                at_once = loop.time() - sent_at <= self._options.replace_within_s
+                if response.touched or not used_before or not at_once or self._closed:
                     raise
                 connection = None
             except BaseException:

@@ -29,6 +29,7 @@ _OWN = frozenset(
 )
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"})
 _TARGET = re.compile(r"/[\x21-\x7e]*")
+_BEYOND_ASCII = re.compile(r"[\x80-\xff]")
 _METHOD = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -88,11 +89,14 @@ def request_head(
 ) -> bytes:
     """Request line, fields and the empty line. Raises `RequestHeadError`.
 
-    `path` is the request target in origin form, query included, already percent-encoded. Framing is always
+    `path` is the request target in origin form, query included; bytes beyond ASCII, as latin-1 characters, are
+    percent-encoded, everything else must be so already. Framing is always
     Content-Length; ``accept-encoding: identity`` is added unless the caller asks for something itself, because usage
     cannot be read from a compressed stream.
     """
     target = origin.prefix + path
+    if not target.isascii():
+        target = _BEYOND_ASCII.sub(lambda found: f"%{ord(found[0]):02X}", target)
     if not _TARGET.fullmatch(target) or not _METHOD.fullmatch(method):
         raise RequestHeadError("method and path must be printable ASCII without spaces, the path starting with /")
     lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method, target.encode("ascii"), origin.authority)]

@@ -80,6 +80,8 @@ CUT = (
 MALFORMED = (
     Answer("not http", b"XYZ\r\n"),
     Answer("http/0.9", b"hello"),
+    Answer("rtsp", b"RTSP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello"),
+    Answer("empty line first", b"\r\n" + _length(b"5")),
     Answer("tls alert", b"\x15\x03\x03\x00\x02\x02\x28"),
     Answer("zmtp greeting", b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f"),
     Answer("version missing", b"HTTP/ 200 OK\r\ncontent-length: 5\r\n\r\nhello"),

@@ -218,6 +218,21 @@ async def test_a_fresh_connection_that_closes_without_an_answer_is_not_tried_aga
 
 
 @on_both_loops
+async def test_a_request_that_an_engine_may_have_worked_on_is_not_sent_again() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+        await peer.request()
+        await asyncio.sleep(0.1)
+
+    async with RawServer(script) as server, relaying(QUICK._replace(replace_within_s=0.01)) as relay:
+        await body_of(await post(relay, server.url))
+        with pytest.raises(UpstreamBroken):
+            await post(relay, server.url)
+        assert server.connections == 1
+
+
+@on_both_loops
 async def test_a_request_that_was_answered_in_part_is_never_sent_again_ret_06() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()

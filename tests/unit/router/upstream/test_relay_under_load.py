@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import ssl
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from router.core import Endpoint
 from router.ports import UpstreamBroken, UpstreamRefused
-from router.upstream.connection import Limits, RelayResponse
+from router.upstream.connection import Connection, Limits, RelayResponse
 from router.upstream.relay import ConnectionCounts, Relay, RelayOptions
 from tests.support.loops import on_both_loops
 from tests.support.rawserver import Peer, PeerGone, RawServer, answers, keeps_alive
@@ -183,6 +184,25 @@ async def test_a_storm_of_cancellations_leaves_nothing_behind_dis_06_dis_07() ->
         counts = relay.counts()[server.url]
         assert counts.open == counts.idle
         await server.until(lambda s: s.open == counts.open)
+
+
+@on_both_loops
+async def test_a_lost_connection_is_freed_without_the_garbage_collector_mem_03() -> None:
+    def kept() -> int:
+        return sum(type(thing) is Connection for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = kept()
+        async with RawServer(answers(OK)) as server, relaying() as relay:
+            for _ in range(20):
+                await length_of(await post(relay, server.url))
+            await server.until(lambda s: s.ended == server.connections and not relay.counts())
+            await asyncio.sleep(0.05)
+            assert kept() <= before + 1
+    finally:
+        gc.enable()
 
 
 @on_both_loops

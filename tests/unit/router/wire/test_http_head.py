@@ -59,6 +59,17 @@ def test_a_coding_the_caller_asks_for_stays() -> None:
     assert head == b"GET / HTTP/1.1\r\nhost: engine:8000\r\naccept-encoding: gzip\r\n\r\n"
 
 
+def test_raw_bytes_of_a_query_are_percent_encoded() -> None:
+    query = "é".encode().decode("latin-1")
+    assert request_head(HERE, b"GET", f"/?a={query}", [], 0).startswith(b"GET /?a=%C3%A9 HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("path", ["", "x", "//a b", "/\n", "/\u20ac", "*"])
+def test_a_path_that_is_none_is_refused(path: str) -> None:
+    with pytest.raises(RequestHeadError):
+        request_head(HERE, b"GET", path, [], 0)
+
+
 @pytest.mark.parametrize(("method", "length", "framed"), [(b"POST", 0, True), (b"GET", 0, False), (b"DELETE", 3, True)])
 def test_a_length_is_written_where_a_body_may_be(method: bytes, length: int, framed: bool) -> None:
     assert (b"content-length: %d" % length in request_head(HERE, method, "/", [], length)) is framed
