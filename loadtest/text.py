@@ -16,8 +16,8 @@ _TEXT = (
 )
 WORDS = tuple(_TEXT.split())
 
-TOKENS_PER_WORD = 1.3
-"""About what a trained tokenizer makes of these words; lengths in words need no better."""
+TOKENS_PER_WORD = 1.4
+"""About what the simulator's tokenizer makes of these words; lengths in words need no better."""
 
 
 def words(seed: str, count: int) -> str:

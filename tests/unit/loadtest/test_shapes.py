@@ -96,9 +96,9 @@ def test_a_traces_requests_are_asked_at_their_times_and_shared_between_users() -
 
 
 def test_trace_prompts_share_exactly_the_blocks_that_the_trace_says() -> None:
-    load = Trace(block_tokens=130, scale=1.0)
-    common = TraceRequest(timestamp=0, input_length=390, output_length=1, runs=((0, 2), (5, 1)))
-    other = TraceRequest(timestamp=0, input_length=390, output_length=1, runs=((0, 2), (9, 1)))
+    load = Trace(block_tokens=140, scale=1.0)
+    common = TraceRequest(timestamp=0, input_length=420, output_length=1, runs=((0, 2), (5, 1)))
+    other = TraceRequest(timestamp=0, input_length=420, output_length=1, runs=((0, 2), (9, 1)))
     one, two = (trace_prompt(load, request).split() for request in (common, other))
     assert len(one) == len(two) == 300
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=True)))
@@ -106,5 +106,5 @@ def test_trace_prompts_share_exactly_the_blocks_that_the_trace_says() -> None:
 
 
 def test_a_trace_request_without_blocks_still_has_its_length() -> None:
-    request = TraceRequest(timestamp=7, input_length=130, output_length=1)
+    request = TraceRequest(timestamp=7, input_length=140, output_length=1)
     assert len(trace_prompt(Trace(), request).split()) == 100
