@@ -25,7 +25,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
         known = cls.__struct_encode_fields__
         for key in parameters:
             if key not in known:
-                raise ConfigError(f"parameter {key!r} is unknown: {_mend(key, known)}")
+                raise ConfigError(f"parameter {key!r} is unknown: {_mend(str(key), known)}")
         try:
             return msgspec.convert(dict(parameters), cls)
         except msgspec.ValidationError as error:

@@ -110,10 +110,9 @@ class Scheduler:
 def _nobody_decodes(count: int) -> RouterError:
     if not count:
         return NoEndpoint("No healthy endpoint serves this model.", retry_after_s=_RETRY_AFTER_S)
-    who = "the only healthy endpoint" if count == 1 else f"all {count} healthy endpoints"
+    who = "the only healthy endpoint only prefills" if count == 1 else f"all {count} healthy endpoints only prefill"
     return NoEndpoint(
-        f"No healthy endpoint can decode for this model: {who} only prefill. "
-        "Start or repair an endpoint of role decode or both.",
+        f"No healthy endpoint can decode for this model: {who}. Start or repair an endpoint of role decode or both.",
         retry_after_s=_RETRY_AFTER_S,
     )
 
