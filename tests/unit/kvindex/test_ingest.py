@@ -407,7 +407,6 @@ def streams(draw: st.DrawFn) -> list[Message]:
     """What an engine with a small cache could publish: chains that grow, blocks stored again, removed, cleared."""
     counts: dict[int, int] = {}
     parents: dict[int, int | None] = {}
-    tokens: dict[int, int] = {}
     messages = []
     for sequence in range(draw(st.integers(1, 12))):
         events: list[Any] = []
@@ -425,11 +424,10 @@ def streams(draw: st.DrawFn) -> list[Message]:
                 if kind == "grow":
                     hash_ = len(parents) + 1
                     parents[hash_] = draw(st.sampled_from([None, *held]))
-                    tokens[hash_] = draw(st.integers(0, 3))
                 else:
                     hash_ = draw(st.sampled_from(held))
                 counts[hash_] = counts.get(hash_, 0) + 1
-                events.append(stored([hash_], [tokens[hash_]] * B, B, parent=parents[hash_]))
+                events.append(stored([hash_], [hash_] * B, B, parent=parents[hash_]))
         messages.append(message(sequence, *events))
     return messages
 
