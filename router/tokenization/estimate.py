@@ -46,7 +46,7 @@ def estimate(api: Api, fields: Mapping[str, Any]) -> Estimate:
         longest = max(each, key=lambda one: one.total, default=Estimate(array("I"), 0))
         return Estimate(longest.ids, sum(one.total for one in each))
     opening = (_encoded(fields[key]) for key in _OPENING if fields.get(key))
-    listed = turns if type(turns) is list else [turns]
+    listed = turns if type(turns) is list else [] if turns is None else [turns]
     return _of_pieces([*opening, *(_encoded(turn) for turn in listed)])
 
 

@@ -163,6 +163,8 @@ def _chat_payload(api: Api, fields: Mapping[str, Any]) -> dict[str, Any]:
     if form is None or form != forms[1]:
         raise NotRenderable("the chat template decides how this request is put as a chat")
     messages = form.get("messages")
+    if type(messages) is not list:
+        raise NotRenderable("messages is not a list")
     if holds_media(messages):
         # The engine would fetch them, once more and out of turn.
         raise NotRenderable("the prompt holds media")
@@ -172,7 +174,7 @@ def _chat_payload(api: Api, fields: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: form[key] for key in _KWARGS if form.get(key) is not None}
     if "reasoning_effort" in given and "enable_thinking" not in kwargs:
         given["enable_thinking"] = given["reasoning_effort"] != "none"
-    payload = {"messages": [_renamed(message) for message in messages or ()], **_present(form, _PASSED)}
+    payload = {"messages": [_renamed(message) for message in messages], **_present(form, _PASSED)}
     if kwargs or given:
         payload["chat_template_kwargs"] = kwargs | given
     return payload
