@@ -13,7 +13,7 @@ def show(report: Report, console: Console) -> None:
     """The table, then one line for each trouble and each note."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("endpoint", "role", "health", "version", "models", "blocks", "KV events", "tokens"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "endpoint")
     for engine in report.engines:
         table.add_row(*(escape(cell) for cell in _row(engine)))
     console.print(table)

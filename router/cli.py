@@ -210,7 +210,9 @@ def _check(settings: Settings) -> int:
     from router.check_view import show
 
     report = asyncio.run(check(settings))
-    show(report, Console())
+    console = Console()
+    # Into a file or a pipe: no width is known, and a folded table is hard to read and to search.
+    show(report, console if console.is_terminal else Console(width=160))
     return 0 if report.good else 1
 
 

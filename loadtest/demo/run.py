@@ -192,7 +192,7 @@ def _show_status(port: int, children: Sequence[Child], stop: threading.Event, co
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, transient=True) as live:
                 while not stop.wait(_LIVE_S):
-                    live.update(Text(_status_line(client), no_wrap=True, overflow="ellipsis"), refresh=True)
+                    live.update(Text(_status_line(client)), refresh=True)
                     _check(children)
         else:
             while not stop.wait(_LINE_S):
