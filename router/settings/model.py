@@ -263,8 +263,6 @@ class IndexSettings(Section):
     """The same for engines without KV events, whose cache is guessed from what was sent to them."""
     max_blocks: Count = 4_000_000
     """Blocks remembered over all endpoints."""
-    match_budget_ms: float = Field(default=5.0, gt=0)
-    """Time that one lookup may take; after it the request is routed without."""
 
 
 class RedisSettings(Section):
@@ -327,8 +325,6 @@ class MetricsSettings(Section):
 
     enabled: bool = True
     """Serve `/metrics`."""
-    max_label_values: Count = 1000
-    """Values of one label (models, for instance) before further ones are counted as `other`."""
 
 
 class LogSettings(Section):
