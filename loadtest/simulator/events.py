@@ -81,7 +81,7 @@ class EventCodec:
             "lora_id": event.lora_id,
             "medium": MEDIUM,
             "lora_name": event.lora_name,
-            "extra_keys": event.extra,
+            "extra_keys": [None if keys is None else [value for _, value in keys] for keys in event.extra],
             "group_idx": 0,
             "kv_cache_spec_kind": "full_attention",
         }

@@ -1,8 +1,8 @@
 """The engine's own block hashes: sha256 over canonical CBOR of (parent, token ids, extra keys), chained. PURE.
 
 Written against what vLLM 0.32 publishes with ``--prefix-caching-hash-algo sha256_cbor`` and no PYTHONHASHSEED;
-token-only chains equal vLLM's byte for byte (tested on a recording). A router must not rely on these values: they only
-have to be chained and unique.
+plain and salted chains equal vLLM's byte for byte (tested on a recording). A router must not rely on these values: they
+only have to be chained and unique.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Sequence
 
 BlockHash = bytes
-ExtraKeys = tuple[str, ...] | None
+ExtraKeys = tuple[tuple[str, str], ...] | None
+"""Pairs of kind and value."""
 
 
 def _head(major: int, n: int) -> bytes:
@@ -40,7 +41,9 @@ def block_hash(parent: BlockHash | None, token_ids: Sequence[int], extra: ExtraK
     parent = SEED_HASH if parent is None else parent
     ints = _INTS
     body = b"".join([ints[t] if t < 65536 else _head(0, t) for t in token_ids])
-    tail = _NULL if extra is None else _head(4, len(extra)) + b"".join(map(_text, extra))
+    tail = _NULL
+    if extra is not None:
+        tail = _head(4, len(extra)) + b"".join([b"\x82" + _text(kind) + _text(value) for kind, value in extra])
     return hashlib.sha256(b"\x83" + _head(2, len(parent)) + parent + _head(4, len(token_ids)) + body + tail).digest()
 
 
@@ -48,7 +51,12 @@ def extra_keys(index: int, lora_name: str | None, salt: str | None) -> ExtraKeys
     """What the hash of block `index` holds besides tokens: the adapter in every block, the salt in the first one
     only.
     """
-    keys = [key for key in (lora_name, salt if index == 0 else None) if key]
+    keys: list[tuple[str, str]] = []
+    if lora_name:
+        # The one form that no recording confirms.
+        keys.append(("lora", lora_name))
+    if salt and index == 0:
+        keys.append(("cache_salt", salt))
     return tuple(keys) or None
 
 

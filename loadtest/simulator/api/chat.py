@@ -223,13 +223,16 @@ async def _stream(ex: Exchange, answer: ChatAnswer) -> None:
     generation, events = answer.generation, ChatEvents(answer)
     await ex.start_sse()
     await generation.submit()
-    left = len(generation.choices)
+    left, opened = len(generation.choices), False
     try:
         while left:
-            for choice in await generation.grown():
-                if not choice.opened:
-                    choice.opened = True
+            grown = await generation.grown()
+            if not opened:
+                # All choices are opened with the first token of any.
+                opened = True
+                for choice in generation.choices:
                     await ex.chunk(events.opening(choice))
+            for choice in grown:
                 for event in events.growth(choice):
                     await ex.chunk(event)
                 left -= choice.finish_reason is not None

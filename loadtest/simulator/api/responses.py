@@ -256,7 +256,8 @@ async def _stream(ex: Exchange, response: ResponseAnswer) -> None:
     await ex.start_sse()
     number = 0
     async for name, fields in _events(response):
-        event = {**fields, "sequence_number": number, "type": name}
+        # vLLM sends an event's fields in alphabetical order.
+        event = dict(sorted({**fields, "sequence_number": number, "type": name}.items()))
         number += 1
         await ex.chunk(b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(event)))
     _remember(ex.engine, response, response.view(response.final_status()))
@@ -296,7 +297,7 @@ async def _events(response: ResponseAnswer) -> AsyncIterator[tuple[str, dict[str
         done = {"arguments": response.call.arguments, "name": response.call.name, **where}
         yield "response.function_call_arguments.done", done
     else:
-        fields = {"content_index": 0, **where, "logprobs": [], "text": response.text}
+        fields = {"content_index": 0, "logprobs": [], "text": response.text, **where}
         yield "response.output_text.done", fields
         yield "response.content_part.done", {"content_index": 0, **where, "part": response.part()}
     yield "response.output_item.done", {"item": response.item("completed"), "output_index": 0}
