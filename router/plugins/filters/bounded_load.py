@@ -29,8 +29,9 @@ class BoundedLoadFilter(Parameters, frozen=True):
 
     def filter(self, _context: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         active = loads(candidates)
-        # Counted before this request is dispatched: with it the endpoint would have one more.
+        # The counts are those before this request is dispatched: with it the endpoint has one more.
         bound = self.factor * (sum(active) + 1.0) / len(active) + self.slack - 1.0
+        bound = max(bound, min(active))
         if max(active) <= bound:
             return candidates
         return [candidate for candidate, load in zip(candidates, active, strict=True) if load <= bound]
