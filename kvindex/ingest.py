@@ -109,6 +109,10 @@ class Ingest:
         """The subscription stands: everything published before it is in the replay."""
         return [self._resync("start")]
 
+    def reconnected(self) -> list[Operation]:
+        """The subscription was away, or long silent: catch up, and see whether it is the same engine still."""
+        return [self._resync("reconnect")]
+
     def restarted(self) -> list[Operation]:
         """The engine is another process than before, or may be: nothing of it is known."""
         self.counters.restarts += 1
@@ -201,6 +205,9 @@ class Ingest:
         if self._applied is not None and self._next == self._applied[0] + 1:
             self._proof = self._applied
             return Resync(self._applied[0], reason)
+        if self._next is None:
+            # Nothing is held: a complete replay makes it exact, whatever was wrong before.
+            self.state = STARTING
         return Resync(self._next or 0, reason)
 
     def _start_over(self, reason: str) -> list[Operation]:
