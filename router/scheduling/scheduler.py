@@ -25,6 +25,9 @@ from router.scheduling.profile import DrainedError, Named, PluginFailed, Profile
 
 _RETRY_AFTER_S = 1
 
+# An enum member costs a descriptor call each time it is looked up on its class, once for each candidate.
+_PREFILL, _DECODE = Role.PREFILL, Role.DECODE
+
 
 class Scheduler:
     """Immutable once built; `decide` neither waits nor remembers."""
@@ -54,7 +57,7 @@ class Scheduler:
 
         Raises `NoEndpoint` when nobody is eligible and `Overloaded` when everybody eligible is saturated.
         """
-        decoders = [candidate for candidate in candidates if candidate.state.endpoint.role is not Role.PREFILL]
+        decoders = [candidate for candidate in candidates if candidate.state.endpoint.role is not _PREFILL]
         if not decoders:
             raise _nobody_decodes(len(candidates))
         table: ScoreTable | None = {} if explain else None
@@ -89,7 +92,7 @@ class Scheduler:
         prefillers = [
             candidate
             for candidate in candidates
-            if candidate.state.endpoint.role is not Role.DECODE and candidate.state.endpoint.id != chosen_id
+            if candidate.state.endpoint.role is not _DECODE and candidate.state.endpoint.id != chosen_id
         ]
         if not prefillers:
             return (), "pd-no-prefiller"

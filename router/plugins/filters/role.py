@@ -13,12 +13,15 @@ from router.core import Candidate, Role
 from router.scheduling.parameters import Parameters
 from router.scheduling.plugins import Context
 
+# An enum member costs a descriptor call each time it is looked up on its class, once for each candidate.
+_PREFILL, _DECODE = Role.PREFILL, Role.DECODE
+
 
 class PrefillFilter(Parameters, frozen=True):
     def filter(self, _context: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        return [candidate for candidate in candidates if candidate.state.endpoint.role is not Role.DECODE]
+        return [candidate for candidate in candidates if candidate.state.endpoint.role is not _DECODE]
 
 
 class DecodeFilter(Parameters, frozen=True):
     def filter(self, _context: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        return [candidate for candidate in candidates if candidate.state.endpoint.role is not Role.PREFILL]
+        return [candidate for candidate in candidates if candidate.state.endpoint.role is not _PREFILL]
