@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import platform
 import socket
 import sys
@@ -27,7 +26,14 @@ from router.settings import Settings, dump
 
 BAD_INPUT = 2
 
-_CANNOT_LISTEN = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM})
+_NO_LISTENING = {
+    errno.EADDRINUSE: ("address already in use", "stop what listens there, or give another --port"),
+    errno.EADDRNOTAVAIL: ("not an address of this machine", "give another --host, like 127.0.0.1 or 0.0.0.0"),
+    errno.EACCES: ("permission denied", "give a --port above 1023"),
+    socket.EAI_NONAME: ("no such host", "give another --host, like 127.0.0.1 or 0.0.0.0"),
+    socket.EAI_AGAIN: ("the name cannot be resolved now", "give another --host, like 127.0.0.1 or 0.0.0.0"),
+}
+"""What stands in the way of a listening socket, by error number, and the mend."""
 
 app = typer.Typer(
     name="kvrouter",
@@ -223,13 +229,11 @@ def _serve(settings: Settings, loader: SettingsLoader) -> int:
     try:
         return serve_app(settings, loader)
     except OSError as error:
-        if error.errno not in _CANNOT_LISTEN and not isinstance(error, socket.gaierror):
+        if error.errno not in _NO_LISTENING:
             raise
+        why, mend = _NO_LISTENING[error.errno]
         where = f"{settings.server.host}:{settings.server.port}"
-        why = "no such host" if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0).lower()
-        raise ConfigError(
-            f"server.port: cannot listen on {where} ({why}): stop what listens there, or give another --host or --port"
-        ) from error
+        raise ConfigError(f"server.port: cannot listen on {where} ({why}): {mend}") from error
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -80,6 +80,12 @@ def read_yaml(path: Path) -> Source:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"{path} must be a mapping of sections like 'server:' and 'endpoints:' at its top")
 
+    if values.get("kind") == "EndpointPickerConfig":
+        raise ConfigError(
+            f"{path} is an llm-d EndpointPickerConfig and no configuration of the router: "
+            "name it in one under scheduling.endpoint_picker_config"
+        )
+
     def place(keys: KeyPath) -> str:
         return f"{path} line {_line(node, keys)}"
 

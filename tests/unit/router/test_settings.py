@@ -207,6 +207,10 @@ class TestMistakes:
     def test_a_file_is_a_mapping(self, folder: Path, text: str) -> None:
         assert "must be a mapping of sections" in complaint(folder, text)
 
+    def test_an_llm_d_configuration_is_told_where_it_belongs(self, folder: Path) -> None:
+        text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: []\n"
+        assert "name it in one under scheduling.endpoint_picker_config" in complaint(folder, text)
+
     def test_a_file_is_there_and_is_text(self, folder: Path) -> None:
         with pytest.raises(ConfigError, match="cannot be read"):
             load(folder / "nowhere.yaml", environ={})
