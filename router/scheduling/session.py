@@ -1,7 +1,8 @@
-"""The session a request says it belongs to, for the session-affinity plugins. PURE."""
+"""Request headers as plugins read them, and the session a request says it belongs to. PURE."""
 
 from __future__ import annotations
 
+from router.core import InferenceRequest
 from router.scheduling.plugins import Context
 
 SESSION_HEADERS = (
@@ -11,18 +12,29 @@ SESSION_HEADERS = (
     "x-session-affinity",
     "session-id",
     "session_id",
+    "x-smg-routing-key",
 )
 """Read in this order; the first that has a value counts."""
 
 
-def session_id(context: Context, header: str | None = None) -> str | None:
-    """The whole value of `header`, or of the first of `SESSION_HEADERS`; None when there is none.
+def header(request: InferenceRequest, name: str) -> str | None:
+    """The value of a header, whether it steers routing or just goes upstream; None when absent or empty.
+
+    `name` in lower case. Credentials, hop-by-hop and untrusted routing-control fields are never here.
+    """
+    value = request.routing_headers.get(name)
+    if value is None:
+        wire = name.encode("latin-1", "replace")
+        value = next((found.decode("latin-1") for field, found in request.headers if field == wire), None)
+    return value or None
+
+
+def session_id(context: Context, name: str | None = None) -> str | None:
+    """The whole value of the header `name`, or of the first of `SESSION_HEADERS`; None when there is none.
 
     Ids are compared whole: two that share a beginning (``session-1``, ``session-12``) are two sessions.
     """
-    headers = context.request.routing_headers
-    for name in SESSION_HEADERS if header is None else (header.lower(),):
-        value = headers.get(name)
-        if value:
-            return value
-    return None
+    if name is not None:
+        return header(context.request, name.lower())
+    known = context.request.routing_headers
+    return next((known[name] for name in SESSION_HEADERS if known.get(name)), None)

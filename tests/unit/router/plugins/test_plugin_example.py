@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -47,7 +48,7 @@ def test_an_installed_plugin_is_found_by_its_entry_point_and_decides() -> None:
     settings = SchedulingSettings.model_validate(yaml.safe_load(SETTINGS)["scheduling"])
     scheduler = build_scheduler(settings, builtin_registry())
     pool = [candidate("far", labels={"zone": "1"}), candidate("near", labels={"zone": "2"}), candidate("nowhere")]
-    asked = request(routing_headers={"x-zone": "2"})
+    asked = msgspec.structs.replace(request(), headers=((b"x-zone", b"2"),))
     decision = scheduler.decide(asked, prompt(), pool, now=NOW, rng=random.Random(0))
     assert ids(decision.decode)[0] == "near"
 
