@@ -23,7 +23,8 @@ class Child:
         self.log = folder / f"{name}.log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "loadtest.demo.leash", *arguments],
+                # -P: a folder named like one of our packages in the current directory must not get in the way.
+                [sys.executable, "-P", "-m", "loadtest.demo.leash", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

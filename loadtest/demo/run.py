@@ -104,7 +104,7 @@ def router_config(options: Options, urls: Sequence[str]) -> dict[str, Any]:
         "endpoints": [
             {"url": url, "role": role, "name": name} for url, role, name in zip(urls, roles, names, strict=True)
         ],
-        "tokenization": {"default": str(TOKENIZER_PATH), "models": {}},
+        "tokenization": {"default": str(TOKENIZER_PATH)},
         "scheduling": {
             "plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": UNCACHED_TOKENS}}]
         },
