@@ -96,7 +96,10 @@ class EventWiring(PoolObserver):
             task.cancel()
         for task in tasks:
             await task.wait()
-        await asyncio.gather(*(lane.subscription.aclose() for lane in lanes if lane.subscription is not None))
+        async with asyncio.TaskGroup() as group:
+            for lane in lanes:
+                if lane.subscription is not None:
+                    group.create_task(self._close(lane))
 
     def update_states(self) -> None:
         """Tells the pool which endpoints' index is exact now."""

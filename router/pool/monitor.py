@@ -63,7 +63,9 @@ class Monitor(PoolObserver):
 
     async def probe_all(self) -> None:
         """One round over all upstreams at once: after it, everyone who answers is known. For the start and checks."""
-        await asyncio.gather(*(self._prober.probe(upstream_id) for upstream_id in self._pool.upstream_ids()))
+        async with asyncio.TaskGroup() as group:
+            for upstream_id in self._pool.upstream_ids():
+                group.create_task(self._prober.probe(upstream_id))
 
     async def refresh_models(self) -> None:
         """Asks all engines for their models now, at most once a second, one round for all who wait for it: for a
@@ -78,7 +80,9 @@ class Monitor(PoolObserver):
         await asyncio.shield(self._refreshing)
 
     async def _refresh_round(self) -> None:
-        await asyncio.gather(*(self._prober.refresh_models(upstream_id) for upstream_id in self._pool.upstream_ids()))
+        async with asyncio.TaskGroup() as group:
+            for upstream_id in self._pool.upstream_ids():
+                group.create_task(self._prober.refresh_models(upstream_id))
 
     def upstream_added(self, upstream_id: str) -> None:
         probe = self._watch(

@@ -67,12 +67,14 @@ class Prober:
         if record is None:
             return
         contact, host, incarnation = record.contact(), record.spec.host, record.process_start
-        models, version, sources, _ = await asyncio.gather(
-            self._ask(contact, "/v1/models", read_models, _NO_MODELS),
-            self._ask(contact, "/version", read_version, None),
-            self._ask(contact, "/kv_event_sources", lambda text: read_event_sources(text, host), _NO_SOURCES),
-            self._scraper.scrape(upstream_id),
-        )
+        async with asyncio.TaskGroup() as group:
+            asking_models = group.create_task(self._ask(contact, "/v1/models", read_models, _NO_MODELS))
+            asking_version = group.create_task(self._ask(contact, "/version", read_version, None))
+            asking_sources = group.create_task(
+                self._ask(contact, "/kv_event_sources", lambda text: read_event_sources(text, host), _NO_SOURCES)
+            )
+            group.create_task(self._scraper.scrape(upstream_id))
+        models, version, sources = asking_models.result(), asking_version.result(), asking_sources.result()
         if self._pool.record(upstream_id) is not record:
             return
         self._pool.learn(
