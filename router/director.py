@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -39,12 +39,16 @@ _NO_PROMPT = TokenizedPrompt(token_ids=(), source=TokenSource.NONE, token_count=
 
 
 class Director:
-    """`scheduler` may be replaced at run time (configuration reload)."""
+    """`scheduler` may be replaced at run time (configuration reload).
+
+    `refresh_models` asks the engines which models they serve, at most once a second: for a name nobody is known for.
+    """
 
     def __init__(
         self,
         *,
         pool: EndpointPool,
+        refresh_models: Callable[[], Awaitable[None]],
         tokenization: Tokenization,
         index: PrefixIndex,
         scheduler: Scheduler,
@@ -57,6 +61,7 @@ class Director:
         rng: random.Random,
     ) -> None:
         self._pool = pool
+        self._refresh_models = refresh_models
         self._tokenization = tokenization
         self._index = index
         self.scheduler = scheduler
@@ -86,14 +91,15 @@ class Director:
     async def _journey(self, trip: Trip, reply: Reply) -> None:
         request = trip.request
         if not serving(request.model, self._pool.snapshot()):
-            await self._pool.refresh_models()
+            await self._refresh_models()
         states = self._eligible(request)
 
         started = self._clock()
         if request.api is Api.OTHER:
             prompt = _NO_PROMPT
         else:
-            prompt = await self._tokenization.tokenize(request, states)
+            # All that serve the model, healthy or not: what its blocks are keyed by must not change with health.
+            prompt = await self._tokenization.tokenize(request, serving(request.model, self._pool.snapshot()))
             states = self._eligible(request)
         trip.prompt = prompt
         tokenized_at = self._clock()

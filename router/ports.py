@@ -58,10 +58,6 @@ class EndpointPool(Protocol):
 
     def report_success(self, endpoint: Endpoint) -> None: ...
 
-    async def refresh_models(self) -> None:
-        """Asks the engines which models they serve, for a name that nobody is known to serve; at most once a second."""
-        ...
-
 
 class UpstreamResponse(Protocol):
     """An engine's answer whose first body byte, or end, has already come."""

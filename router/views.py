@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kvindex.subscriber import KvEventSubscriber
-
-from kvindex.index import BlockIndex
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import EndpointState, Inflight
+from router.indexing import Indexing
 from router.inflight import InflightTracker
+from router.loop import LoopLag
 from router.observability.metrics import IndexFigures, Metrics
 from router.observability.supervisor import Supervisor
 from router.pool.describe import describe
 from router.pool.pool import Pool
+from router.ports import Clock
 
 
 class Views:
@@ -26,21 +26,19 @@ class Views:
         *,
         version: str,
         pool: Pool,
-        index: BlockIndex,
-        subscribers: Mapping[str, KvEventSubscriber],
+        indexing: Indexing,
         inflight: InflightTracker,
         lifecycle: Lifecycle,
         supervisor: Supervisor,
         metrics: Metrics | None,
         keys: Callable[[], KeyRing],
         plugin_failures: Mapping[str, int],
-        loop_lag: Callable[[], float],
-        clock: Callable[[], float],
+        loop_lag: LoopLag,
+        clock: Clock,
     ) -> None:
         self.version = version
         self._pool = pool
-        self._index = index
-        self._subscribers = subscribers
+        self._indexing = indexing
         self._inflight = inflight
         self._lifecycle = lifecycle
         self._supervisor = supervisor
@@ -60,7 +58,7 @@ class Views:
         return self._lifecycle.active
 
     def loop_lag_s(self) -> float:
-        return self._loop_lag()
+        return self._loop_lag.seconds
 
     def plugin_failures(self) -> Mapping[str, int]:
         return self._plugin_failures
@@ -75,35 +73,37 @@ class Views:
         return None if self._metrics is None else self._metrics.render()
 
     def index(self) -> IndexFigures:
-        stats = self._index.stats()
+        stats = self._indexing.stats()
+        following = self._indexing.following()
+        lags: dict[str, float] = {}
+        ages: dict[str, float] = {}
+        for name, followed in following.items():
+            subscriber = followed.subscriber
+            if subscriber is not None and subscriber.lag is not None:
+                lags[name] = subscriber.lag
+            if subscriber is not None and subscriber.last_event_age is not None:
+                ages[name] = subscriber.last_event_age
         return IndexFigures(
             blocks={
                 (endpoint, tier.name.lower()): count
                 for endpoint, tiers in stats.blocks.items()
                 for tier, count in tiers.items()
             },
-            speculative=stats.speculative + stats.history,
+            speculative=stats.speculative,
+            history=stats.history,
             stale=stats.stale,
-            event_lag_s={
-                name: subscriber.lag_s for name, subscriber in self._subscribers.items() if subscriber.lag_s is not None
-            },
-            event_age_s={
-                name: subscriber.last_event_age_s
-                for name, subscriber in self._subscribers.items()
-                if subscriber.last_event_age_s is not None
-            },
+            event_lag_s=lags,
+            event_age_s=ages,
             events={
-                (name, kind): count
-                for name, subscriber in self._subscribers.items()
-                for kind, count in subscriber.counters().items()
+                (name, kind): count for name, followed in following.items() for kind, count in followed.counts().items()
             },
         )
 
     def describe(self) -> list[dict[str, Any]]:
-        stats = self._index.stats()
+        stats = self._indexing.stats()
         now = self._clock()
         shown = []
-        for entry in describe(self._pool.snapshot(), now=now):
+        for entry in describe(self._pool.snapshot(), now=now, reasons=self._pool.reasons()):
             name = entry["id"]
             inflight = self._inflight.get(name)
             entry["inflight"] = {
@@ -112,8 +112,8 @@ class Views:
                 "tokens": inflight.tokens,
             }
             entry["index_blocks"] = {tier.name.lower(): count for tier, count in stats.blocks.get(name, {}).items()}
-            subscriber = self._subscribers.get(name)
-            if subscriber is not None:
-                entry["kv_events"] = subscriber.describe()
+            followed = self._indexing.following().get(name)
+            if followed is not None:
+                entry["kv_events"] = followed.describe()
             shown.append(entry)
         return shown

@@ -31,6 +31,9 @@ class IndexFigures(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Mapping[tuple[str, str], int]
     """(endpoint id, tier) -> blocks held."""
     speculative: int
+    """Entries held on expectation."""
+    history: int
+    """Entries of endpoints without KV events, from what was sent to them."""
     stale: bool
     """The shared truth (Redis) cannot be reached: routing goes on from memory."""
     event_lag_s: Mapping[str, float]
@@ -234,6 +237,9 @@ class _Parts(Collector):
         yield blocks
         yield GaugeMetricFamily(
             "kvrouter_index_speculative_blocks", "Blocks held on expectation", value=figures.speculative
+        )
+        yield GaugeMetricFamily(
+            "kvrouter_index_history_blocks", "Blocks guessed from what was sent", value=figures.history
         )
         yield GaugeMetricFamily(
             "kvrouter_index_stale", "1 while the shared index cannot be reached", value=figures.stale

@@ -305,6 +305,7 @@ class World:
         )
         self.director = Director(
             pool=self.pool,
+            refresh_models=self.pool.refresh_models,
             tokenization=tokenization or FakeTokenization(),
             index=self.index,
             scheduler=build_scheduler(SchedulingSettings(decider=decider), builtin_registry()),

@@ -23,6 +23,7 @@ class FakeSources:
         return IndexFigures(
             blocks={("a", "device"): 7},
             speculative=3,
+            history=5,
             stale=False,
             event_lag_s={"a": 0.25},
             event_age_s={"a": 1.5},

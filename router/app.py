@@ -1,0 +1,211 @@
+"""Composition root: the only constructor of parts. No globals; every part gets what it needs as an argument."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import socket
+import time
+from collections import Counter
+from importlib.metadata import version
+from typing import Any
+
+import uvloop
+
+from router import assembly
+from router.api.front import Front
+from router.api.lifecycle import Lifecycle
+from router.api.rest import create_rest
+from router.controls import PoolCalls
+from router.core import Leg
+from router.director import Director
+from router.flowcontrol.admission import Admission
+from router.holders import ResponseHolders
+from router.indexing import Indexing
+from router.inflight import InflightTracker
+from router.legs import Legs
+from router.loop import LoopLag
+from router.observability.access import AccessLog
+from router.observability.events import Observer, Observers
+from router.observability.logs import configure
+from router.observability.metrics import CONTENT_TYPE, Metrics
+from router.observability.supervisor import Supervisor
+from router.pool.discovery import Feeds
+from router.pool.events import EventWiring
+from router.pool.monitor import Monitor
+from router.pool.pool import Pool
+from router.pool.prober import Prober
+from router.pool.scraper import Scraper
+from router.process import Process, listen
+from router.reload import ConfigWatcher, SettingsLoader
+from router.settings import Settings
+from router.upstream.control import ControlClient
+from router.upstream.relay import Relay
+from router.views import Views
+
+logger = logging.getLogger(__name__)
+
+
+class App:
+    """One router: its parts, wired. `asgi` is the application; `start` and `aclose` frame its life."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Opens nothing yet. Raises `ConfigError`."""
+        clock = time.monotonic
+        rng = random.Random()
+        self._settings = settings
+        self._plugin_failures: Counter[str] = Counter()
+        self.lifecycle = Lifecycle()
+        self.supervisor = Supervisor(clock=clock)
+        self.inflight = InflightTracker()
+        self._lag = LoopLag(clock)
+
+        tls = assembly.tls_context(settings)
+        self._relay = Relay(assembly.relay_options(settings), ssl_context=tls)
+        self._control = ControlClient(verify=tls)
+
+        self.pool = Pool(assembly.health_policy(settings))
+        self.pool.set_endpoints(assembly.endpoint_specs(settings))
+        calls = PoolCalls(self._control)
+        scraper = Scraper(self.pool, calls, clock=clock, policy=assembly.scrape_policy(settings))
+        prober = Prober(self.pool, calls, scraper, clock=clock, policy=assembly.probe_policy(settings))
+        self.monitor = Monitor(self.pool, prober, scraper, self.supervisor, clock=clock)
+        self._feeds = Feeds(self.pool, self.supervisor)
+        self._discoveries = assembly.discoveries(settings)
+
+        self.indexing = Indexing(
+            assembly.block_index(settings, clock), self.pool.snapshot, assembly.indexing_settings(settings)
+        )
+        self._events = EventWiring(self.pool, self.indexing.subscribe, self.indexing.forget, self.supervisor)
+        self.tokenization = assembly.tokenization(settings, self._control, lambda: self.indexing.block_size, clock)
+
+        metrics = Metrics(version("kvrouter")) if settings.metrics.enabled else None
+        observers: list[Observer] = [] if metrics is None else [metrics]
+        if settings.server.access_log:
+            observers.append(AccessLog())
+        observer = Observers(*observers)
+        holders = ResponseHolders()
+        self.director = Director(
+            pool=self.pool,
+            refresh_models=self.monitor.refresh_models,
+            tokenization=self.tokenization,
+            index=self.indexing,
+            scheduler=assembly.scheduler(settings, self._plugin_failed),
+            legs=Legs(
+                upstream=self._relay,
+                pool=self.pool,
+                index=self.indexing,
+                inflight=self.inflight,
+                observer=observer,
+                holders=holders,
+                clock=clock,
+                rng=rng,
+                settings=assembly.leg_settings(settings),
+            ),
+            inflight=self.inflight,
+            admission=Admission(settings.server.max_concurrent_requests),
+            holders=holders,
+            observer=observer,
+            clock=clock,
+            rng=rng,
+        )
+        views = Views(
+            version=version("kvrouter"),
+            pool=self.pool,
+            indexing=self.indexing,
+            inflight=self.inflight,
+            lifecycle=self.lifecycle,
+            supervisor=self.supervisor,
+            metrics=metrics,
+            keys=lambda: self.front.keys,
+            plugin_failures=self._plugin_failures,
+            loop_lag=self._lag,
+            clock=clock,
+        )
+        if metrics is not None:
+            metrics.watch(views)
+        self.front = Front(
+            rest=create_rest(views, self.lifecycle, CONTENT_TYPE),
+            journey=self.director,
+            lifecycle=self.lifecycle,
+            keys=assembly.key_ring(settings),
+            settings=assembly.front_settings(settings),
+            clock=clock,
+        )
+        self.asgi: Any = assembly.with_cors(self.front, settings)
+
+    def _plugin_failed(self, plugin: str, leg: Leg, error: Exception) -> None:
+        self._plugin_failures[plugin] += 1
+        if self._plugin_failures[plugin] == 1:
+            logger.error("plugin %s failed in the %s profile and is skipped", plugin, leg.value, exc_info=error)
+
+    async def start(self) -> None:
+        """Loads tokenizers and begins to watch engines. Raises `ConfigError`."""
+        await self.tokenization.start()
+        self.supervisor.spawn("index housekeeping", self.indexing.run)
+        self.supervisor.spawn("loop lag", self._lag.run)
+        self._events.start()
+        self.monitor.start()
+        self._feeds.follow(self._discoveries)
+        # A first round before listening: the first request then finds models, block sizes and health known.
+        await self.monitor.probe_all()
+
+    async def apply(self, settings: Settings) -> None:
+        """Takes over what may change live, whole or not at all. Raises `ConfigError`, changing nothing."""
+        scheduler = assembly.scheduler(settings, self._plugin_failed)
+        keys = assembly.key_ring(settings)
+        discoveries = assembly.discoveries(settings)
+        self.pool.set_endpoints(assembly.endpoint_specs(settings))
+        self._feeds.follow(discoveries)
+        self.director.scheduler = scheduler
+        self.front.keys = keys
+
+    async def aclose(self) -> None:
+        """Ends everything that was started. Idempotent."""
+        await self._feeds.aclose()
+        await self.monitor.stop()
+        await self._events.aclose()
+        await self.supervisor.aclose()
+        await self.indexing.aclose()
+        await self.tokenization.aclose()
+        await self._relay.aclose()
+        await self._control.aclose()
+
+
+def serve(settings: Settings, loader: SettingsLoader | None = None) -> int:
+    """Serves until told to end. Returns the exit code. Raises `ConfigError`, and OSError when it cannot listen."""
+    configure(settings.log.level, settings.log.format)
+    listener = listen(settings.server.host, settings.server.port)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, loader, listener))
+    finally:
+        listener.close()
+    return 0
+
+
+async def _serve(settings: Settings, loader: SettingsLoader | None, listener: socket.socket) -> None:
+    app = App(settings)
+    try:
+        await app.start()
+        watcher = None if loader is None else ConfigWatcher(settings, loader, app.apply)
+        if watcher is not None:
+            app.supervisor.spawn("configuration", watcher.run)
+        process = Process(
+            app.asgi,
+            app.lifecycle,
+            listener,
+            settle_s=settings.server.settle_s,
+            grace_s=settings.server.shutdown_grace_s,
+            on_reload=None if watcher is None else watcher.request,
+        )
+        host, port = listener.getsockname()[:2]
+        logger.info("serving on http://%s:%d, %d endpoints", host, port, len(app.pool.snapshot()))
+        # What lives as long as the process is no work for the garbage collector.
+        gc.collect()
+        gc.freeze()
+        await process.run()
+    finally:
+        await app.aclose()

@@ -1,0 +1,256 @@
+"""From settings to what each part is given: values and factories, no part is started here."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+from starlette.middleware.cors import CORSMiddleware
+
+from kvindex.index import BlockIndex
+from kvindex.memory import MemoryIndex
+from router.api.front import FrontSettings
+from router.api.keys import KeyRing
+from router.controls import EngineTokenize
+from router.errors import ConfigError
+from router.indexing import IndexingSettings
+from router.legs import LegSettings
+from router.plugins.builtin import builtin_registry
+from router.pool.discovery import Discovery
+from router.pool.dns_discovery import DnsDiscovery, DnsName
+from router.pool.health import HealthPolicy
+from router.pool.prober import ProbePolicy
+from router.pool.scraper import ScrapePolicy
+from router.pool.spec import EndpointSpec, KvEventsSpec
+from router.ports import Clock
+from router.scheduling.build import build_scheduler
+from router.scheduling.config import SchedulingSettings
+from router.scheduling.epc import load_epc
+from router.scheduling.profile import PluginFailed
+from router.scheduling.scheduler import Scheduler
+from router.settings import DnsSettings, EndpointSettings, KvEventsSettings, Settings
+from router.tokenization.loader import load_tokenizer
+from router.tokenization.registry import Tokenizers
+from router.tokenization.remote import RemoteTokenizer
+from router.tokenization.service import ServiceLimits, TokenizationService
+from router.upstream.control import ControlClient
+from router.upstream.relay import RelayOptions
+
+_TOKENIZE_S = 1.0
+_EXPLAINING = ("x-kvrouter-endpoint", "x-kvrouter-prefill-endpoint", "x-kvrouter-matched-tokens")
+
+
+def endpoint_specs(settings: Settings) -> list[EndpointSpec]:
+    """The configured endpoints. Raises `ConfigError`."""
+    return [_endpoint_spec(endpoint, settings) for endpoint in settings.endpoints]
+
+
+def _endpoint_spec(endpoint: EndpointSettings, settings: Settings) -> EndpointSpec:
+    events = endpoint.kv_events
+    return EndpointSpec(
+        url=endpoint.url,
+        role=endpoint.role,
+        name=endpoint.name,
+        api_key=_secret(endpoint.api_key or settings.upstream.api_key),
+        labels=dict(endpoint.labels),
+        models=endpoint.models,
+        data_parallel_size=endpoint.data_parallel_size,
+        kv_events=_events_spec(events) if isinstance(events, KvEventsSettings) else None,
+        publishes_kv_events=events is not False,
+        health_path=endpoint.health_path,
+    )
+
+
+def _events_spec(events: KvEventsSettings) -> KvEventsSpec:
+    return KvEventsSpec(endpoint=events.endpoint, replay_endpoint=events.replay_endpoint, topic=events.topic)
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()
+
+
+def discoveries(settings: Settings) -> Mapping[str, Discovery]:
+    """DNS names by what makes each another: a changed one is followed anew."""
+    return {f"dns {name.model_dump_json()}": _dns(name, settings) for name in settings.discovery.dns}
+
+
+def _dns(name: DnsSettings, settings: Settings) -> DnsDiscovery:
+    api_key = _secret(settings.upstream.api_key)
+    nameserver = None
+    if name.nameserver is not None:
+        parts = urlsplit(f"udp://{name.nameserver}")
+        nameserver = (parts.hostname or "", parts.port or 53)
+    return DnsDiscovery(
+        DnsName(
+            name=name.name,
+            kind=name.kind,
+            port=name.port,
+            scheme=name.scheme,
+            interval_s=name.interval_s,
+            nameserver=nameserver,
+        ),
+        lambda url: EndpointSpec(url=url, role=name.role, api_key=api_key),
+    )
+
+
+def health_policy(settings: Settings) -> HealthPolicy:
+    pool = settings.pool
+    return HealthPolicy(
+        probes_up=pool.healthy_after, probes_down=pool.unhealthy_after, request_failures_down=pool.unhealthy_after
+    )
+
+
+def probe_policy(settings: Settings) -> ProbePolicy:
+    pool = settings.pool
+    return ProbePolicy(
+        interval_s=pool.probe_interval_s, timeout_s=pool.probe_timeout_s, refresh_models_s=pool.models_interval_s
+    )
+
+
+def scrape_policy(settings: Settings) -> ScrapePolicy:
+    pool = settings.pool
+    return ScrapePolicy(interval_s=pool.scrape_interval_s, timeout_s=pool.probe_timeout_s)
+
+
+def relay_options(settings: Settings) -> RelayOptions:
+    upstream = settings.upstream
+    return RelayOptions(
+        connect_timeout_s=upstream.connect_timeout_s,
+        first_byte_timeout_s=upstream.first_byte_timeout_s,
+        keep_idle_s=upstream.keepalive_s,
+        max_idle=upstream.max_idle_per_endpoint,
+    )
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext:
+    """For https engines. Raises `ConfigError` when the authorities cannot be read."""
+    upstream = settings.upstream
+    try:
+        context = ssl.create_default_context(cafile=upstream.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"upstream.ca_file: {upstream.ca_file} cannot be read as PEM certificates ({error}): name a PEM file"
+        ) from error
+    if not upstream.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def leg_settings(settings: Settings) -> LegSettings:
+    retries, upstream, pd = settings.retries, settings.upstream, settings.pd
+    return LegSettings(
+        max_attempts=retries.max_attempts,
+        prefill_attempts=pd.retries + 1,
+        backoff_s=retries.backoff_ms / 1000,
+        backoff_most_s=retries.backoff_max_ms / 1000,
+        retry_statuses=frozenset(retries.on_status),
+        first_byte_timeout_s=upstream.first_byte_timeout_s,
+        prefill_timeout_s=pd.prefill_timeout_s,
+        response_headers=settings.server.response_headers,
+        inject_stream_usage=settings.usage.inject_stream_usage,
+    )
+
+
+def front_settings(settings: Settings) -> FrontSettings:
+    server = settings.server
+    return FrontSettings(
+        max_body_bytes=server.max_body_bytes,
+        forward_authorization=server.forward_authorization,
+        trusted_headers=frozenset(name.encode("latin-1", "replace") for name in server.trusted_headers),
+        trust_kv_transfer_params=server.trust_client_kv_transfer_params,
+    )
+
+
+def key_ring(settings: Settings) -> KeyRing:
+    """Raises `ConfigError` when the key file cannot be read."""
+    server = settings.server
+    keys = [key.get_secret_value() for key in server.api_keys]
+    if server.api_keys_file is not None:
+        try:
+            lines = Path(server.api_keys_file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"server.api_keys_file: {server.api_keys_file} cannot be read ({error}): name a text file of keys"
+            ) from error
+        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not found:
+            raise ConfigError(
+                f"server.api_keys_file: {server.api_keys_file} holds no key: write one a line, or leave the file out"
+            )
+        keys += found
+    return KeyRing(keys)
+
+
+def scheduler(settings: Settings, failed: PluginFailed) -> Scheduler:
+    """Raises `ConfigError`."""
+    tree = settings.scheduling
+    registry = builtin_registry()
+    chosen: SchedulingSettings = tree
+    if tree.endpoint_picker_config is not None:
+        chosen = load_epc(_picker_config(tree.endpoint_picker_config), registry).settings
+    if settings.pd.enabled is False:
+        chosen = chosen.model_copy(update={"decider": "never-disagg-pd-decider"})
+    return build_scheduler(chosen, registry, failed)
+
+
+def _picker_config(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"scheduling.endpoint_picker_config: {path} cannot be read ({error.strerror}): name a YAML file"
+        ) from error
+
+
+def tokenization(
+    settings: Settings, client: ControlClient, block_size: Callable[[], int], clock: Clock
+) -> TokenizationService:
+    """`block_size`: tokens per block of the index's keys."""
+    chosen = settings.tokenization
+    remote = RemoteTokenizer(EngineTokenize(client, _TOKENIZE_S), clock=clock) if chosen.remote else None
+    return TokenizationService(
+        Tokenizers(
+            load_tokenizer,
+            lambda root: load_tokenizer(root, offline=True),
+            named=chosen.models,
+            default=chosen.default,
+        ),
+        remote,
+        limits=ServiceLimits(inline_max_bytes=chosen.inline_max_bytes, workers=chosen.workers, queue=chosen.queue),
+        block_size_for=lambda _model, _candidates: block_size(),
+        estimates=chosen.estimate,
+    )
+
+
+def indexing_settings(settings: Settings) -> IndexingSettings:
+    index = settings.index
+    return IndexingSettings(
+        block_size=None if index.block_size == "auto" else index.block_size,
+        speculative_ttl_s=index.speculative_ttl_s,
+    )
+
+
+def block_index(settings: Settings, clock: Clock) -> BlockIndex:
+    """Raises `ConfigError` when Redis is asked for and not named."""
+    index, redis = settings.index, settings.redis
+    memory = MemoryIndex(clock, max_blocks=index.max_blocks, history_ttl_s=index.approximate_ttl_s)
+    return memory
+
+
+def with_cors(app: Any, settings: Settings) -> Any:
+    """The ASGI application, behind CORS headers where origins are configured."""
+    origins = settings.server.cors_origins
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=list(origins),
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", *_EXPLAINING],
+    )

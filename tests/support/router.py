@@ -1,0 +1,66 @@
+"""A whole router in this process, on a free port, over given engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from loadtest.simulator import TOKENIZER_PATH, RunningEngine
+from router.app import App
+from router.process import Process, listen
+from router.settings import load
+
+
+class RunningRouter:
+    def __init__(self, app: App, url: str, process: Process) -> None:
+        self.app = app
+        self.url = url
+        self.process = process
+
+    def endpoint_of(self, engine: RunningEngine) -> str:
+        """The endpoint id that the router gives an engine."""
+        return engine.url.removeprefix("http://")
+
+
+def endpoints(
+    both: Sequence[RunningEngine] = (),
+    prefill: Sequence[RunningEngine] = (),
+    decode: Sequence[RunningEngine] = (),
+) -> list[dict[str, str]]:
+    """The ``endpoints`` setting."""
+    roles = (("both", both), ("prefill", prefill), ("decode", decode))
+    return [{"url": engine.url, "role": role} for role, engines in roles for engine in engines]
+
+
+@asynccontextmanager
+async def running_router(specs: Sequence[dict[str, Any]], **flags: Any) -> AsyncIterator[RunningRouter]:
+    """`flags`: dotted settings, with ``__`` for the dot."""
+    chosen: dict[str, Any] = {"tokenization.default": str(TOKENIZER_PATH), "server.access_log": False}
+    chosen |= {name.replace("__", "."): value for name, value in flags.items()}
+    app = App(load(None, environ={}, flags={"endpoints": list(specs), **chosen}))
+    listener = listen("127.0.0.1", 0)
+    process = Process(
+        app.asgi, app.lifecycle, listener, settle_s=0.0, grace_s=float(chosen.get("server.shutdown_grace_s", 5.0))
+    )
+    try:
+        await app.start()
+        serving = asyncio.create_task(process.run())
+        try:
+            yield RunningRouter(app, f"http://127.0.0.1:{listener.getsockname()[1]}", process)
+        finally:
+            process.stop()
+            await serving
+    finally:
+        await app.aclose()
+        listener.close()
+
+
+@asynccontextmanager
+async def client_of(router: RunningRouter) -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=router.url, timeout=60, limits=limits, trust_env=False) as client:
+        yield client
