@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
             return
         self._response.status = status
         self._response.headers = headers
-        self._until_close = self._framed_by_close(status, headers)
+        self._until_close = self._framed_by_close(headers)
         if self._head_only:
             # llhttp cannot be told that no body follows, so this connection is not used again.
             self._done = True
@@ -373,8 +373,8 @@ class Connection(asyncio.Protocol):
 
     # Steps
 
-    def _framed_by_close(self, status: int, headers: Headers) -> bool:
-        until_close = status not in (204, 304)
+    def _framed_by_close(self, headers: Headers) -> bool:
+        until_close = True
         for name, value in headers:
             if name == b"content-length":
                 until_close = False

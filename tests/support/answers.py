@@ -68,6 +68,7 @@ CUT = (
     Answer("body shorter than its length", _length(b"5", b"hel")),
     Answer("body shorter than its length, reset", _length(b"5", b"hel"), reset=True),
     Answer("body missing", _length(b"5", b"")),
+    Answer("framed by close, reset", _OK + b"\r\nhello", reset=True),
     Answer("chunk cut", _CHUNKED + b"5\r\nhel"),
     Answer("chunk size cut", _CHUNKED + b"5\r\nhello\r\n1"),
     Answer("no last chunk", _CHUNKED + b"5\r\nhello\r\n"),

@@ -178,7 +178,7 @@ async def test_bytes_on_an_idle_connection_never_become_an_answer_hdr_16() -> No
         await peer.send(OK.replace(b"hi", b"no"))
         await peer.gone()
 
-    async with RawServer(script) as server, relaying() as relay:
+    async with RawServer(script) as server, relaying(QUICK._replace(keep_idle_s=60)) as relay:
         assert await body_of(await post(relay, server.url)) == b"hi"
         await server.until(lambda s: s.ended == 1)
         assert await body_of(await post(relay, server.url)) == b"hi"
@@ -415,6 +415,22 @@ async def test_an_idle_connection_that_the_engine_closes_goes_at_once() -> None:
         async with asyncio.timeout(5):
             while relay.counts():
                 await asyncio.sleep(0.005)
+
+
+@on_both_loops
+async def test_of_two_idle_connections_the_one_that_lives_is_counted() -> None:
+    together = asyncio.Barrier(2)
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await together.wait()
+        await peer.send(OK)
+        if peer.index:
+            await peer.gone()
+
+    async with RawServer(script) as server, relaying(QUICK._replace(keep_idle_s=60)) as relay:
+        await asyncio.gather(*(post(relay, server.url) for _ in range(2)))
+        await server.until(lambda _: relay.counts()[server.url] == ConnectionCounts(open=1, idle=1))
 
 
 @on_both_loops

@@ -108,7 +108,7 @@ async def test_an_answer_that_comes_before_the_body_was_sent_is_delivered_and_th
         await peer.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno")
         await peer.gone()
 
-    async with RawServer(script) as server, relaying() as relay:
+    async with RawServer(script) as server, relaying(QUICK._replace(keep_idle_s=60)) as relay:
         # More than the kernel takes, while the script does not read.
         response = await post(relay, server.url, bytes(64 * MIB))
         assert (response.status, await length_of(response)) == (413, 2)
