@@ -71,7 +71,6 @@ class SimEngine:
         self.port = config.port
         self.on_death: Callable[[], None] | None = None
         self._directory = directory
-        self._context: zmq.asyncio.Context | None = None
         self.publishers: list[EventPublisher] = []
         self.ranks: list[RankDriver] = []
         self._held = asyncio.Event()
@@ -84,16 +83,15 @@ class SimEngine:
     def rank_engine_id(self, rank: int) -> str:
         return self.engine_id if self.config.dp_size == 1 else f"{self.engine_id}_dp{rank}"
 
-    def start(self, port: int) -> None:
+    def start(self, port: int, context: zmq.asyncio.Context) -> None:
         """Bind the event sockets and start the ranks; `port` is where HTTP listens."""
         config = self.config
         self.port = port
         if config.kv_events:
-            self._context = zmq.asyncio.Context()
             codec = EventCodec(map_form=config.event_form == "map", int_hashes=config.event_hashes == "int")
             for rank in range(config.dp_size):
                 publisher = EventPublisher(
-                    self._context,
+                    context,
                     codec,
                     host=config.host,
                     port=config.kv_events_port + rank if config.kv_events_port else 0,
@@ -131,9 +129,6 @@ class SimEngine:
             await driver.aclose()
         for publisher in self.publishers:
             await publisher.aclose()
-        if self._context is not None:
-            self._context.destroy(linger=0)
-            self._context = None
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run an answer that no connection waits for; it ends with the engine at the latest."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
-from loadtest.simulator.api import admin, anthropic, ops, pooling, responses
+from loadtest.simulator.api import admin, anthropic, ops, pooling, responses, tokens
 from loadtest.simulator.api.chat import chat_completions
 from loadtest.simulator.api.completions import completions
 from loadtest.simulator.api.exchange import ApiError, Exchange, Receive, Scope, Send
@@ -20,6 +20,9 @@ PathHandler = Callable[..., Coroutine[Any, Any, None]]
 ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
+    "/v1/chat/completions/render": {"POST": tokens.render_chat},
+    "/v1/completions/render": {"POST": tokens.render_completions},
+    "/inference/v1/generate": {"POST": tokens.generate},
     "/v1/responses": {"POST": responses.create_response},
     "/v1/messages": {"POST": anthropic.create_message},
     "/v1/messages/count_tokens": {"POST": anthropic.count_tokens},

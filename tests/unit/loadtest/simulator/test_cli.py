@@ -8,12 +8,12 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
 from loadtest.simulator import EngineConfig, SimulatorConfigError
 from loadtest.simulator.cli import app, plan
+from tests.support.simulator import http
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def urls(process: asyncio.subprocess.Process, count: int) -> list[str]:
 
 async def test_engines_are_listed_and_serve_until_they_are_told_to_stop() -> None:
     async with simulator("--count", "2", "--model", "m", "--lora", "a", "--no-kv-events") as process:
-        async with httpx.AsyncClient() as client:
+        async with http() as client:
             for url in await urls(process, 2):
                 models = (await client.get(f"{url}/v1/models")).json()["data"]
                 assert [card["id"] for card in models] == ["m", "a"]
@@ -51,7 +51,7 @@ async def test_engines_are_listed_and_serve_until_they_are_told_to_stop() -> Non
 async def test_a_process_whose_engines_have_all_died_ends_with_an_error() -> None:
     async with simulator() as process:
         (url,) = await urls(process, 1)
-        async with httpx.AsyncClient() as client:
+        async with http() as client:
             await client.post(f"{url}/sim/faults", json={"die": True})
         assert await asyncio.wait_for(process.wait(), 20) == 1
 

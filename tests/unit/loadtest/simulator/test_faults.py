@@ -13,7 +13,7 @@ import pytest
 
 from loadtest.simulator import EngineConfig, Faults, RunningEngine
 from tests.support.recordings import events, recording
-from tests.support.simulator import FAST, engines
+from tests.support.simulator import FAST, engines, http
 
 BODY: dict[str, Any] = {"prompt": "Hello there", "max_tokens": 20, "stream": True}
 SLOW = EngineConfig(profile="8b", speed=0.2)
@@ -35,7 +35,7 @@ def used(engine: RunningEngine) -> float:
 
 
 async def test_each_answer_is_remembered_with_the_digest_of_its_bytes() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         for stream in (True, False):
             answer = await client.post(
                 "/v1/completions", json={**BODY, "stream": stream}, headers={"X-Request-Id": "r/1"}
@@ -49,7 +49,7 @@ async def test_each_answer_is_remembered_with_the_digest_of_its_bytes() -> None:
 
 
 async def test_errors_busy_and_failing_paths() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         await set_faults(client, error_rate=1.0, error_status=502)
         assert (await client.post("/v1/completions", json=BODY)).status_code == 502
         assert (await client.get("/health")).status_code == 200
@@ -64,7 +64,7 @@ async def test_errors_busy_and_failing_paths() -> None:
 
 
 async def test_a_counted_fault_ends_by_itself() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         await set_faults(client, busy=True, count=2)
         statuses = [(await client.post("/v1/completions", json=BODY)).status_code for _ in range(3)]
         assert statuses == [503, 503, 200]
@@ -72,7 +72,7 @@ async def test_a_counted_fault_ends_by_itself() -> None:
 
 @pytest.mark.parametrize("ending", ["fin", "rst"])
 async def test_a_stream_is_cut_after_so_many_chunks(ending: str) -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         await set_faults(client, cut_after_chunks=3, cut_with=ending)
         got = b""
         with pytest.raises(httpx.TransportError):
@@ -88,14 +88,14 @@ async def test_a_stream_is_cut_after_so_many_chunks(ending: str) -> None:
 
 
 async def test_a_whole_answer_is_cut_in_its_middle() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         await set_faults(client, cut_after_chunks=0)
         with pytest.raises(httpx.RemoteProtocolError):
             await client.post("/v1/completions", json={**BODY, "stream": False})
 
 
 async def test_one_byte_chunks_carry_the_same_bytes() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         await set_faults(client, one_byte_chunks=True)
         answer = await client.post("/v1/completions", json={**BODY, "max_tokens": 3}, headers={"X-Request-Id": "b"})
         seen = (await client.get("/sim/requests/b")).json()
@@ -104,7 +104,7 @@ async def test_one_byte_chunks_carry_the_same_bytes() -> None:
 
 
 async def test_delays_come_before_the_head_and_before_the_first_byte() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         await set_faults(client, delay_head_s=0.1, delay_first_byte_s=0.1)
         began = time.monotonic()
         async with client.stream("POST", "/v1/completions", json=BODY) as answer:
@@ -116,7 +116,7 @@ async def test_delays_come_before_the_head_and_before_the_first_byte() -> None:
 
 @pytest.mark.parametrize("faults", [{"hang": True}, {"hang_after_chunks": 2}])
 async def test_a_hanging_engine_sends_no_more_and_lets_go_when_its_client_leaves(faults: dict[str, Any]) -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url, timeout=0.3) as client:
+    async with engines(1) as (engine,), http(engine.url, timeout=0.3) as client:
         await set_faults(client, **faults)
         with pytest.raises(httpx.ReadTimeout):
             await client.post("/v1/completions", json=BODY, headers={"X-Request-Id": "h"})
@@ -125,7 +125,7 @@ async def test_a_hanging_engine_sends_no_more_and_lets_go_when_its_client_leaves
 
 
 async def test_a_client_that_leaves_aborts_its_request_and_frees_its_blocks() -> None:
-    async with engines(SLOW) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(SLOW) as (engine,), http(engine.url) as client:
         for stream in (True, False):
             body = {**BODY, "max_tokens": 500, "stream": stream}
             leaving = asyncio.create_task(client.post("/v1/completions", json=body, headers={"X-Request-Id": "left"}))
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_aborts_its_request_and_frees_its_blocks() ->
 
 
 async def test_a_waiting_request_whose_client_leaves_is_dropped_too() -> None:
-    async with engines(SLOW, max_num_seqs=1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(SLOW, max_num_seqs=1) as (engine,), http(engine.url) as client:
         core = engine.engine.ranks[0].core
         body = {**BODY, "max_tokens": 500}
         tasks = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(2)]
@@ -152,7 +152,7 @@ async def test_a_waiting_request_whose_client_leaves_is_dropped_too() -> None:
 
 
 async def test_a_full_engine_refuses_what_comes_on_top() -> None:
-    async with engines(SLOW, max_num_queued_reqs=1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(SLOW, max_num_queued_reqs=1) as (engine,), http(engine.url) as client:
         running = asyncio.create_task(client.post("/v1/completions", json=BODY))
         await until(lambda: engine.engine.in_flight == 1)
         answer = await client.post("/v1/completions", json=BODY)
@@ -163,7 +163,7 @@ async def test_a_full_engine_refuses_what_comes_on_top() -> None:
 
 
 async def test_a_dying_engine_ends_streams_with_an_error_event_and_then_refuses_connections() -> None:
-    async with engines(SLOW) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(SLOW) as (engine,), http(engine.url) as client:
         streaming = asyncio.create_task(client.post("/v1/completions", json={**BODY, "max_tokens": 500}))
         await until(lambda: engine.engine.ranks[0].core.counters.generation_tokens > 2)
         await set_faults(client, die=True)
@@ -171,12 +171,12 @@ async def test_a_dying_engine_ends_streams_with_an_error_event_and_then_refuses_
         assert list(events(answer.text))[-2:] == recording("chat_stream_engine_killed_midstream").events()[-2:]
         assert engine.dead.is_set()
         with pytest.raises(httpx.TransportError):
-            async with httpx.AsyncClient(base_url=engine.url) as other:
+            async with http(engine.url) as other:
                 await other.get("/health")
 
 
 async def test_a_killed_engine_cuts_its_streams_without_a_word() -> None:
-    async with engines(SLOW) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(SLOW) as (engine,), http(engine.url) as client:
         streaming = asyncio.create_task(client.post("/v1/completions", json={**BODY, "max_tokens": 500}))
         await until(lambda: engine.engine.ranks[0].core.counters.generation_tokens > 2)
         await engine.kill()
@@ -185,7 +185,7 @@ async def test_a_killed_engine_cuts_its_streams_without_a_word() -> None:
 
 
 async def test_a_stopped_engine_ends_streams_as_if_they_were_whole() -> None:
-    async with engines(SLOW) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(SLOW) as (engine,), http(engine.url) as client:
         streaming = asyncio.create_task(client.post("/v1/completions", json={**BODY, "max_tokens": 500}))
         await until(lambda: engine.engine.ranks[0].core.counters.generation_tokens > 2)
         await engine.stop()
@@ -195,7 +195,7 @@ async def test_a_stopped_engine_ends_streams_as_if_they_were_whole() -> None:
 
 
 async def test_a_stopped_engine_with_a_time_out_lets_streams_finish() -> None:
-    async with engines(SLOW, shutdown_timeout_s=20.0) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(SLOW, shutdown_timeout_s=20.0) as (engine,), http(engine.url) as client:
         streaming = asyncio.create_task(client.post("/v1/completions", json={**BODY, "max_tokens": 8}))
         await until(lambda: engine.engine.ranks[0].core.counters.generation_tokens > 2)
         await engine.stop()
@@ -205,7 +205,7 @@ async def test_a_stopped_engine_with_a_time_out_lets_streams_finish() -> None:
 
 
 async def test_a_paused_engine_is_healthy_and_holds_requests_unseen() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         assert (await client.post("/pause?mode=keep")).json() == recording_body("paused")
         held = asyncio.create_task(client.post("/v1/completions", json=BODY))
         await until(lambda: engine.engine.ledger.recent(1) and engine.engine.ledger.recent(1)[0].status == 200)
@@ -221,7 +221,7 @@ def recording_body(status: str) -> dict[str, str]:
 
 
 async def test_a_sleeping_engine_says_so_and_wakes_up() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         assert (await client.post("/sleep?level=1")).json() == {"status": "sleeping", "level": 1}
         assert 'sleep_state="weights_offloaded"} 1.0' in (await client.get("/metrics")).text
         await client.post("/wake_up")
@@ -231,7 +231,7 @@ async def test_a_sleeping_engine_says_so_and_wakes_up() -> None:
 
 async def test_faults_of_the_configuration_hold_from_the_start_and_bad_ones_are_refused() -> None:
     config = EngineConfig(profile="instant", faults=Faults(busy=True))
-    async with engines(config) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(config) as (engine,), http(engine.url) as client:
         assert (await client.post("/v1/completions", json=BODY)).status_code == 503
         answer = await client.post("/sim/faults", json={"explode": True})
         assert answer.status_code == 400
@@ -239,7 +239,7 @@ async def test_faults_of_the_configuration_hold_from_the_start_and_bad_ones_are_
 
 
 async def test_a_client_that_half_reads_holds_nobody_up() -> None:
-    async with engines(FAST) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST) as (engine,), http(engine.url) as client:
         raw = socket.create_connection((engine.host, engine.port))
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{")
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
@@ -247,7 +247,7 @@ async def test_a_client_that_half_reads_holds_nobody_up() -> None:
 
 
 async def test_engines_on_fast_forward_share_one_process() -> None:
-    async with engines(20, kv_events=False) as running, httpx.AsyncClient() as client:
+    async with engines(20, kv_events=False) as running, http() as client:
         answers = await asyncio.gather(*(client.post(f"{e.url}/v1/completions", json=BODY) for e in running))
     assert {answer.status_code for answer in answers} == {200}
     assert len({e.port for e in running}) == 20

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import httpx
 from openai import AsyncOpenAI
 
-from tests.support.simulator import engines
+from tests.support.simulator import engines, http
 
 
 async def test_an_openai_client_streams_a_chat() -> None:
@@ -27,7 +26,7 @@ async def test_an_openai_client_streams_a_chat() -> None:
 
 
 async def test_the_second_turn_of_a_conversation_finds_the_first_in_the_cache() -> None:
-    async with engines(1) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(1) as (engine,), http(engine.url) as client:
         messages = [{"role": "user", "content": "Tell me about rivers and mountains. " * 10}]
         first = (await client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 64})).json()
         messages += [first["choices"][0]["message"], {"role": "user", "content": "And about the sea?"}]

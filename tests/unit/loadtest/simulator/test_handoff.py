@@ -12,14 +12,14 @@ import pytest
 from loadtest.simulator import RunningEngine, start_engines
 from loadtest.simulator.transfer import FatalParams, HandOff, IncompleteParams, parse
 from tests.support.recordings import FOLDER, events, in_order
-from tests.support.simulator import FAST, close, engines, prefill_and_decode
+from tests.support.simulator import FAST, close, engines, http, prefill_and_decode
 
 PROMPT = list(range(200))
 RECORDED = json.loads((FOLDER / "pd" / "nixl_roles_300.json").read_text())
 
 
 async def post(engine: RunningEngine, body: dict[str, Any], **headers: str) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=engine.url, timeout=30) as client:
+    async with http(engine.url, timeout=30) as client:
         return await client.post("/v1/completions", json=body, headers=headers)
 
 
@@ -145,7 +145,7 @@ async def test_a_lone_do_remote_prefill_kills_the_engine() -> None:
 async def test_an_incomplete_hand_off_is_never_answered() -> None:
     async with engines(1) as (engine,):
         params = {"do_remote_prefill": True, "remote_engine_id": "x"}
-        async with httpx.AsyncClient(base_url=engine.url, timeout=0.2) as client:
+        async with http(engine.url, timeout=0.2) as client:
             with pytest.raises(httpx.ReadTimeout):
                 await client.post("/v1/completions", json={"prompt": PROMPT, "kv_transfer_params": params})
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import httpx
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.simulator.stats import Histogram, Page
 from tests.support.recordings import FOLDER
-from tests.support.simulator import FAST, engines
+from tests.support.simulator import FAST, engines, http
 
 # Families that only an engine with a NIXL connector has.
 BESIDE = {"vllm:nixl_num_kv_expired_reqs", "vllm:nixl_num_failed_transfers", "vllm:nixl_xfer_time_seconds"}
@@ -31,7 +30,7 @@ def value(text: str, name: str, **labels: str) -> float:
 
 async def test_every_family_is_one_of_vllms_with_its_labels() -> None:
     known = families((FOLDER / "metrics" / "after_load.txt").read_text())
-    async with engines(FAST, loras=("lora-a",)) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST, loras=("lora-a",)) as (engine,), http(engine.url) as client:
         await client.post("/v1/completions", json={"prompt": "Hello", "max_tokens": 3, "model": "lora-a"})
         answer = await client.get("/metrics")
     shown = families(answer.text)
@@ -48,7 +47,7 @@ async def test_every_family_is_one_of_vllms_with_its_labels() -> None:
 
 
 async def test_tokens_hits_and_ends_are_counted() -> None:
-    async with engines(FAST, block_size=16) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST, block_size=16) as (engine,), http(engine.url) as client:
         for _ in range(2):
             await client.post("/v1/completions", json={"prompt": list(range(50)), "max_tokens": 5})
         page = (await client.get("/metrics")).text
@@ -68,7 +67,7 @@ async def test_tokens_hits_and_ends_are_counted() -> None:
 
 
 async def test_each_rank_has_its_series_and_its_cache() -> None:
-    async with engines(FAST, dp_size=2) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST, dp_size=2) as (engine,), http(engine.url) as client:
         cached = []
         for rank in ("0", "0", "1", "1"):
             answer = await client.post(

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import msgspec
 import zmq
 import zmq.asyncio
@@ -16,7 +15,7 @@ import zmq.asyncio
 from loadtest.simulator import RunningEngine
 from loadtest.simulator.hashing import as_int
 from loadtest.simulator.publisher import END_OF_REPLAY
-from tests.support.simulator import FAST, engines
+from tests.support.simulator import FAST, engines, http
 
 
 @asynccontextmanager
@@ -53,7 +52,7 @@ async def replay(port: int, first: int) -> list[tuple[bytes, int, Any]]:
 
 
 async def ask(engine: RunningEngine, count: int = 3) -> None:
-    async with httpx.AsyncClient(base_url=engine.url) as client:
+    async with http(engine.url) as client:
         for i in range(count):
             await client.post("/v1/completions", json={"prompt": [i * 100 + n for n in range(70)], "max_tokens": 30})
 
@@ -76,7 +75,7 @@ async def test_a_subscriber_gets_numbered_batches_of_the_engines_topic() -> None
 
 
 async def engine_reset(engine: RunningEngine) -> None:
-    async with httpx.AsyncClient(base_url=engine.url) as client:
+    async with http(engine.url) as client:
         assert (await client.post("/reset_prefix_cache")).json() == {"success": True}
 
 
@@ -118,7 +117,7 @@ async def test_a_reset_is_told_with_the_next_step() -> None:
 
 
 async def test_salt_adapter_and_session_are_named_in_events() -> None:
-    async with engines(FAST, loras=("lora-a",)) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST, loras=("lora-a",)) as (engine,), http(engine.url) as client:
         body = {"prompt": list(range(40)), "max_tokens": 1, "cache_salt": "tenant", "model": "lora-a"}
         await client.post("/v1/completions", json=body, headers={"X-Session-ID": "s-1"})
         ((_, _, (_, (event,), _)),) = await replay(engine.event_ports[0][1], 0)
@@ -127,7 +126,7 @@ async def test_salt_adapter_and_session_are_named_in_events() -> None:
 
 
 async def test_each_rank_publishes_on_its_own_with_its_own_sequence() -> None:
-    async with engines(FAST, dp_size=2) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST, dp_size=2) as (engine,), http(engine.url) as client:
         for rank in ("0", "1"):
             await client.post(
                 "/v1/completions",

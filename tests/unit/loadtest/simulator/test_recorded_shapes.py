@@ -10,7 +10,7 @@ import pytest
 
 from loadtest.simulator import EngineConfig
 from tests.support.recordings import events, in_order, recording, shape
-from tests.support.simulator import FAST, engines
+from tests.support.simulator import FAST, engines, http
 
 MESSAGES = [
     {"role": "system", "content": "You are a router that is tested, and nothing else matters to you."},
@@ -25,7 +25,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     config = EngineConfig(
         profile="instant", block_size=32, max_model_len=2048, aliases=("sim-alias",), loras=("lora-a", "lora-b")
     )
-    async with engines(config) as (engine,), httpx.AsyncClient(base_url=engine.url) as session:
+    async with engines(config) as (engine,), http(engine.url) as session:
         yield session
 
 
@@ -45,6 +45,12 @@ WHOLE: list[tuple[str, str, dict[str, Any]]] = [
     ("messages", "/v1/messages", {"messages": MESSAGES, "max_tokens": 4}),
     ("messages_count_tokens", "/v1/messages/count_tokens", {"messages": MESSAGES}),
     ("responses", "/v1/responses", {"input": "Say something.", "max_output_tokens": 4, "temperature": 0}),
+    ("completions_render", "/v1/completions/render", COMPLETION),
+    (
+        "generate",
+        "/inference/v1/generate",
+        {"token_ids": [1, 2, 3, 4], "sampling_params": {"max_tokens": 4}, "model": "sim-model"},
+    ),
     ("tokenize_prompt", "/tokenize", {"prompt": "Hello, world! How are you?", "return_token_strs": True}),
     ("tokenize_chat", "/tokenize", {"messages": MESSAGES}),
     ("detokenize", "/detokenize", {"tokens": [39, 373]}),
@@ -86,6 +92,11 @@ STREAMS: list[tuple[str, str, dict[str, Any]]] = [
         {**COMPLETION, "max_tokens": 4, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     ),
     ("completion_stream_token_ids", "/v1/completions", {**COMPLETION, "max_tokens": 4, "return_token_ids": True}),
+    (
+        "generate_stream",
+        "/inference/v1/generate",
+        {"token_ids": [1, 2, 3, 4], "sampling_params": {"max_tokens": 4}, "model": "sim-model"},
+    ),
     ("messages_stream", "/v1/messages", {"messages": MESSAGES, "max_tokens": 4}),
     ("responses_stream", "/v1/responses", {"input": "Say something.", "max_output_tokens": 2, "temperature": 0}),
 ]
@@ -176,7 +187,7 @@ async def test_unknown_fields_and_a_missing_model_are_accepted(client: httpx.Asy
 
 
 async def test_the_api_key_guards_v1_alone() -> None:
-    async with engines(FAST, api_key="secret") as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST, api_key="secret") as (engine,), http(engine.url) as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/v1/models")).status_code == 401
         assert (await client.get("/v1/models", headers={"authorization": "Bearer wrong"})).status_code == 401

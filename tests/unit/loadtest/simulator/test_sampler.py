@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.simulator.sampler import EXACT_LIMIT, Prose, answer_length, json_value, make_rng
-from loadtest.simulator.settings import TOKENIZER_PATH
-from loadtest.simulator.text import SimTokenizer
+from tests.support.simulator import tokenizer
 
-TOKENIZER = SimTokenizer.load(TOKENIZER_PATH)
+TOKENIZER = tokenizer()
 
 
 def prose(seed: int, prompt: list[int], count: int, salt: str = "") -> list[int]:

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 
 from loadtest.simulator import EngineConfig
 from tests.support.recordings import events
-from tests.support.simulator import FAST, engines
+from tests.support.simulator import FAST, engines, http
 
 TOOLS = [
     {
@@ -36,7 +36,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with engines(FAST) as (engine,), httpx.AsyncClient(base_url=engine.url) as session:
+    async with engines(FAST) as (engine,), http(engine.url) as session:
         yield session
 
 
@@ -115,7 +115,7 @@ async def test_a_stop_token_ends_the_answer(client: httpx.AsyncClient) -> None:
 
 
 async def test_answers_depend_on_the_seed_not_on_the_engine() -> None:
-    async with engines(FAST, FAST, EngineConfig(profile="instant", seed=1)) as running, httpx.AsyncClient() as client:
+    async with engines(FAST, FAST, EngineConfig(profile="instant", seed=1)) as running, http() as client:
         said = []
         for engine in running:
             body = {"prompt": "Hello", "max_tokens": 20, "n": 2}
@@ -174,7 +174,7 @@ async def test_a_response_is_remembered_and_continued(client: httpx.AsyncClient)
 async def test_a_background_response_can_be_cancelled() -> None:
     async with (
         engines(EngineConfig(profile="8b", speed=0.2)) as (engine,),
-        httpx.AsyncClient(base_url=engine.url) as client,
+        http(engine.url) as client,
     ):
         body = {"input": "Hello", "max_output_tokens": 500, "background": True}
         queued = (await client.post("/v1/responses", json=body)).json()
@@ -188,7 +188,7 @@ async def test_a_background_response_can_be_cancelled() -> None:
 
 
 async def test_adapters_come_and_go() -> None:
-    async with engines(FAST) as (engine,), httpx.AsyncClient(base_url=engine.url) as client:
+    async with engines(FAST) as (engine,), http(engine.url) as client:
         adapter = {"lora_name": "new", "lora_path": "/adapters/new"}
         assert (await client.post("/v1/load_lora_adapter", json=adapter)).status_code == 200
         again = await client.post("/v1/load_lora_adapter", json=adapter)
