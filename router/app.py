@@ -75,9 +75,9 @@ class App:
         self._feeds = Feeds(self.pool, self.supervisor)
         self._discoveries = assembly.discoveries(settings)
 
-        self.indexing = Indexing(
-            assembly.block_index(settings, clock), self.pool.snapshot, assembly.indexing_settings(settings)
-        )
+        memory = assembly.memory_index(settings, clock)
+        self._shared = assembly.shared_index(settings, memory)
+        self.indexing = Indexing(self._shared or memory, self.pool.snapshot, assembly.indexing_settings(settings))
         self._events = EventWiring(self.pool, self.indexing.subscribe, self.indexing.forget, self.supervisor)
         self.tokenization = assembly.tokenization(settings, self._control, lambda: self.indexing.block_size, clock)
 
@@ -144,6 +144,8 @@ class App:
     async def start(self) -> None:
         """Loads tokenizers and begins to watch engines. Raises `ConfigError`."""
         await self.tokenization.start()
+        if self._shared is not None:
+            await self._shared.start()
         self.supervisor.spawn("index housekeeping", self.indexing.run)
         self.supervisor.spawn("loop lag", self._lag.run)
         self._events.start()
@@ -169,6 +171,8 @@ class App:
         await self._events.aclose()
         await self.supervisor.aclose()
         await self.indexing.aclose()
+        if self._shared is not None:
+            await self._shared.aclose()
         await self.tokenization.aclose()
         await self._relay.aclose()
         await self._control.aclose()

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 from starlette.middleware.cors import CORSMiddleware
 
-from kvindex.index import BlockIndex
 from kvindex.memory import MemoryIndex
+from kvindex.redis_index import RedisIndex
+from kvindex.redis_store import RedisStore
 from router.api.front import FrontSettings
 from router.api.keys import KeyRing
 from router.controls import EngineTokenize
@@ -29,14 +30,16 @@ from router.pool.spec import EndpointSpec, KvEventsSpec
 from router.ports import Clock
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
-from router.scheduling.epc import load_epc
+from router.scheduling.epc import EpcResult, load_epc
 from router.scheduling.profile import PluginFailed
+from router.scheduling.registry import Registry
 from router.scheduling.scheduler import Scheduler
 from router.settings import DnsSettings, EndpointSettings, KvEventsSettings, Settings
 from router.tokenization.loader import load_tokenizer
 from router.tokenization.registry import Tokenizers
 from router.tokenization.remote import RemoteTokenizer
 from router.tokenization.service import ServiceLimits, TokenizationService
+from router.upstream.connection import Limits
 from router.upstream.control import ControlClient
 from router.upstream.relay import RelayOptions
 
@@ -123,6 +126,7 @@ def relay_options(settings: Settings) -> RelayOptions:
         first_byte_timeout_s=upstream.first_byte_timeout_s,
         keep_idle_s=upstream.keepalive_s,
         max_idle=upstream.max_idle_per_endpoint,
+        limits=Limits(idle_timeout_s=upstream.idle_timeout_s),
     )
 
 
@@ -167,44 +171,30 @@ def front_settings(settings: Settings) -> FrontSettings:
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    """Raises `ConfigError` when the key file cannot be read."""
-    server = settings.server
-    keys = [key.get_secret_value() for key in server.api_keys]
-    if server.api_keys_file is not None:
-        try:
-            lines = Path(server.api_keys_file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"server.api_keys_file: {server.api_keys_file} cannot be read ({error}): name a text file of keys"
-            ) from error
-        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-        if not found:
-            raise ConfigError(
-                f"server.api_keys_file: {server.api_keys_file} holds no key: write one a line, or leave the file out"
-            )
-        keys += found
-    return KeyRing(keys)
+    return KeyRing(key.get_secret_value() for key in settings.server.api_keys)
 
 
 def scheduler(settings: Settings, failed: PluginFailed) -> Scheduler:
     """Raises `ConfigError`."""
-    tree = settings.scheduling
     registry = builtin_registry()
-    chosen: SchedulingSettings = tree
-    if tree.endpoint_picker_config is not None:
-        chosen = load_epc(_picker_config(tree.endpoint_picker_config), registry).settings
+    picker = _picker_config(settings, registry)
+    chosen: SchedulingSettings = settings.scheduling if picker is None else picker.settings
     if settings.pd.enabled is False:
         chosen = chosen.model_copy(update={"decider": "never-disagg-pd-decider"})
     return build_scheduler(chosen, registry, failed)
 
 
-def _picker_config(path: str) -> bytes:
+def _picker_config(settings: Settings, registry: Registry) -> EpcResult | None:
+    path = settings.scheduling.endpoint_picker_config
+    if path is None:
+        return None
     try:
-        return Path(path).read_bytes()
+        text = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(
             f"scheduling.endpoint_picker_config: {path} cannot be read ({error.strerror}): name a YAML file"
         ) from error
+    return load_epc(text, registry)
 
 
 def tokenization(
@@ -228,18 +218,39 @@ def tokenization(
 
 
 def indexing_settings(settings: Settings) -> IndexingSettings:
+    """What an EndpointPickerConfig says of the index counts where the settings leave it open. Raises `ConfigError`."""
     index = settings.index
-    return IndexingSettings(
-        block_size=None if index.block_size == "auto" else index.block_size,
-        speculative_ttl_s=index.speculative_ttl_s,
-    )
+    picker = _picker_config(settings, builtin_registry())
+    block_size = None if index.block_size == "auto" else index.block_size
+    speculative_ttl_s = index.speculative_ttl_s
+    if picker is not None:
+        block_size = block_size or picker.hints.block_size
+        if "speculative_ttl_s" not in index.model_fields_set:
+            speculative_ttl_s = picker.hints.speculative_ttl_s or speculative_ttl_s
+    return IndexingSettings(block_size=block_size, speculative_ttl_s=speculative_ttl_s)
 
 
-def block_index(settings: Settings, clock: Clock) -> BlockIndex:
-    """Raises `ConfigError` when Redis is asked for and not named."""
-    index, redis = settings.index, settings.redis
-    memory = MemoryIndex(clock, max_blocks=index.max_blocks, history_ttl_s=index.approximate_ttl_s)
-    return memory
+def memory_index(settings: Settings, clock: Clock) -> MemoryIndex:
+    index = settings.index
+    return MemoryIndex(clock, max_blocks=index.max_blocks, history_ttl_s=index.approximate_ttl_s)
+
+
+def shared_index(settings: Settings, memory: MemoryIndex) -> RedisIndex | None:
+    """`memory` shared through Redis; None with the memory backend. Raises `ConfigError` for an unusable address."""
+    if settings.index.backend != "redis":
+        return None
+    redis = settings.redis
+    if redis.url is None:
+        raise ConfigError("redis.url: index.backend is redis, which needs a server: give redis.url or --redis URL")
+    try:
+        store = RedisStore(
+            redis.url.get_secret_value(),
+            namespace=redis.namespace,
+            budget_s=redis.command_timeout_s,
+        )
+    except ValueError as error:
+        raise ConfigError(f"redis.url cannot be used: {error}") from None
+    return RedisIndex(memory, store, dispatch_ttl_s=settings.index.speculative_ttl_s)
 
 
 def with_cors(app: Any, settings: Settings) -> Any:

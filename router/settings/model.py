@@ -272,10 +272,9 @@ class RedisSettings(Section):
     """`redis://[:password@]host:port/db`, `rediss://...` (TLS) or `unix://path`."""
     namespace: str = Field(default="kvrouter", pattern=r"^[A-Za-z0-9._:\-]{1,64}$")
     """Prefix of every key; routers with the same one share an index."""
-    command_timeout_s: Seconds = 0.05
-    """Time that one command may take before the router goes on without it."""
-    connect_timeout_s: Seconds = 1.0
-    """Time for a connection to stand."""
+    command_timeout_s: Seconds = 0.5
+    """Time for a connection to stand and for each command. No request waits for Redis; past this the router goes on
+    from memory and tries again."""
 
 
 class SchedulingTree(SchedulingSettings):
@@ -292,8 +291,6 @@ class PdSettings(Section):
 
     enabled: bool | Literal["auto"] = "auto"
     """`auto`: when there is an endpoint of role `prefill`."""
-    connector: Literal["nixl"] = "nixl"
-    """How the engines hand KV over."""
     retries: int = Field(default=1, ge=0, le=16)
     """Other prefill endpoints to try before the decode endpoint prefills by itself."""
     prefill_timeout_s: Seconds = 60.0
