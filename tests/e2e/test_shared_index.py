@@ -1,0 +1,54 @@
+"""Two routers over the same engines and one Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.support.kvindex_redis import RedisServer
+from tests.support.router import client_of, endpoints, running_router
+from tests.support.simulator import engines
+
+CHAT = "/v1/chat/completions"
+
+
+def chat(text: str) -> dict[str, Any]:
+    return {"model": "sim-model", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+
+
+async def test_what_one_router_dispatched_the_other_knows_even_without_kv_events() -> None:
+    with RedisServer() as server:
+        shared = {"index__backend": "redis", "redis__url": server.url}
+        async with (
+            engines(4, kv_events=False) as running,
+            running_router(endpoints(running), **shared) as one,
+            running_router(endpoints(running), **shared) as other,
+            client_of(one) as first,
+            client_of(other) as second,
+        ):
+            for number in range(6):
+                text = f"conversation {number} " * 40
+                there = await first.post(CHAT, json=chat(text))
+                async with asyncio.timeout(10):
+                    while True:
+                        here = await second.post(CHAT, json=chat(text))
+                        if here.headers["x-kvrouter-matched-tokens"] != "0":
+                            break
+                        await asyncio.sleep(0.05)
+                assert here.headers["x-kvrouter-endpoint"] == there.headers["x-kvrouter-endpoint"]
+
+
+async def test_a_redis_that_dies_costs_no_request() -> None:
+    with RedisServer() as server:
+        async with (
+            engines(2) as running,
+            running_router(endpoints(running), index__backend="redis", redis__url=server.url) as router,
+            client_of(router) as client,
+        ):
+            assert (await client.post(CHAT, json=chat("before"))).status_code == 200
+            server.stop()
+            answers = [await client.post(CHAT, json=chat(f"after {number}")) for number in range(10)]
+            assert {answer.status_code for answer in answers} == {200}
+            async with asyncio.timeout(20):
+                while "kvrouter_index_stale 1.0" not in (await client.get("/metrics")).text:
+                    await asyncio.sleep(0.1)
