@@ -53,7 +53,7 @@ loadtest: install ## headless locust against the demo, which is started first wh
 	$(BIN)/python -m loadtest.run --port $(PORT) $(if $(PROFILE),--profile $(PROFILE))
 
 compare: install ## cache-aware routing against round robin, by locust on four simulated engines
-	$(BIN)/python -m loadtest.compare
+	$(BIN)/python -m loadtest.compare --demand-ratio 0.5 --demand-spread 1.5
 
 up: ## the compose cluster: redis, router, 2 prefill and 2 decode simulated engines
 	$(COMPOSE) up --detach --build --wait

@@ -1,7 +1,8 @@
 """``python -m loadtest.compare``: one fixed load under the default policy and under round robin, side by side.
 
 For each policy it starts simulated engines and a router, lets locust run the profile, and tells how many prompt tokens
-the engines had to compute and how evenly the requests were spread. Exit code 1 when a request failed.
+the engines had to compute and how evenly the requests were spread. Exit code 1 when a request failed or a demand
+(``--demand-ratio``, ``--demand-spread``) was not met.
 """
 
 from __future__ import annotations
@@ -171,12 +172,27 @@ def report(outcomes: Sequence[Outcome]) -> bytes:
     )
 
 
+def unmet(outcomes: Sequence[Outcome], *, ratio: float | None, spread: float | None) -> list[str]:
+    """What failed or fell short, a sentence each; a demand of None is none."""
+    complaints = [f"{o.policy}: {o.result.failures} requests failed" for o in outcomes if o.result.failures]
+    first, last = outcomes[0], outcomes[-1]
+    if ratio is not None and first.computed_tokens > ratio * last.computed_tokens:
+        complaints.append(f"{first.policy} computed more than {ratio:g} of what {last.policy} did")
+    if spread is not None and (first.imbalance is None or first.imbalance > spread):
+        complaints.append(f"{first.policy} was spread worse than {spread:g}, or never busy enough to tell")
+    return complaints
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.compare", description=__doc__.splitlines()[0])
     parser.add_argument("--load-profile", default="multiturn", metavar="NAME|FILE")
     parser.add_argument("--engines", type=int, default=4)
     parser.add_argument("--policy", action="append", choices=list(POLICIES), help="may be repeated; default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--demand-ratio", type=float, metavar="R", help="first policy's computed tokens over the last's"
+    )
+    parser.add_argument("--demand-spread", type=float, metavar="R", help="first policy's mean of max/mean in flight")
     options = parser.parse_args(arguments)
     try:
         profile = load_profile(options.load_profile)
@@ -189,7 +205,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Console().print(table(outcomes))
     if options.json:
         options.json.write_bytes(report(outcomes))
-    return 1 if any(outcome.result.failures for outcome in outcomes) else 0
+    complaints = unmet(outcomes, ratio=options.demand_ratio, spread=options.demand_spread)
+    for complaint in complaints:
+        sys.stderr.write(f"not met: {complaint}\n")
+    return 1 if complaints else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
-from loadtest.compare import POLICIES, Outcome, in_flight, max_over_mean, metric, report, table
+from loadtest.compare import POLICIES, Outcome, in_flight, max_over_mean, metric, report, table, unmet
 from loadtest.locust_run import Result, Times, quantile
 
 PAGE = """# HELP kvrouter_inflight_requests This router's requests on an endpoint
@@ -87,3 +87,16 @@ def test_the_reference_comes_last() -> None:
 )
 def test_quantiles_of_a_histogram(histogram: dict[str, int], share: float, value: float) -> None:
     assert quantile(histogram, share) == value
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "complaints"),
+    [(None, None, 0), (0.5, 1.5, 0), (0.4, 1.5, 1), (0.5, 1.4, 1), (0.4, 1.4, 2)],
+)
+def test_demands_that_are_not_met_are_said(ratio: float | None, spread: float | None, complaints: int) -> None:
+    outcomes = [outcome("default", 300, [{"a": 24, "b": 8}]), outcome("round-robin", 600, [])]
+    assert len(unmet(outcomes, ratio=ratio, spread=spread)) == complaints
+
+
+def test_a_run_that_was_never_busy_does_not_pass_for_even() -> None:
+    assert unmet([outcome("default", 300, [{"a": 1, "b": 0}])] * 2, ratio=None, spread=2.0)
