@@ -169,6 +169,11 @@ class MemoryIndex:
                 state.limits[kind] = blocks
                 self._bound(state, kind)
 
+    def holdings(self, endpoint: str, tier: Tier) -> list[int]:
+        """The block hashes that the engine's events say it holds in a tier, next to be evicted first."""
+        state = self._endpoints.get(endpoint)
+        return list(state.held[tier]) if state is not None else []
+
     # Time and memory
 
     def expire(self) -> None:

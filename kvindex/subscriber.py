@@ -165,10 +165,11 @@ class KvEventSubscriber:
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
-        if self._sync is not None:
+        while self._sync is not None and not self._sync.done():
+            # Until it is done: a cancellation that meets an expiring time-out can be taken for it and swallowed.
             self._sync.cancel()
-            await asyncio.wait([self._sync])
-            self._sync = None
+            await asyncio.wait([self._sync], timeout=0.1)
+        self._sync = None
 
     def resync(self, reason: str) -> None:
         """The engine is, or may be, another process than before: forget what it held and replay from the start."""

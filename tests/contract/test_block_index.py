@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvindex import BlockIndex, Match, MemoryIndex, Mode, Tier
+from kvindex.redis_index import RedisIndex
+from kvindex.redis_store import RedisStore
 from tests.support.kvindex import Clock, NaiveIndex
+from tests.support.kvindex_redis import RedisServer
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000/1"
 CHAIN = [11, 22, 33, 44, 55, 66, 77, 88]
@@ -17,9 +21,29 @@ CHAIN = [11, 22, 33, 44, 55, 66, 77, 88]
 Make = Callable[[Clock], BlockIndex]
 
 
-@pytest.fixture(params=["memory"])
-def make(request: pytest.FixtureRequest) -> Make:
-    return MemoryIndex
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    """Makes indexes; those in Redis share through a real server from the first operation on."""
+    shared: list[RedisIndex] = []
+    if request.param == "memory":
+        yield MemoryIndex
+        return
+    server: RedisServer = request.getfixturevalue("server")
+
+    def make_shared(clock: Clock) -> BlockIndex:
+        store = RedisStore(server.url, namespace=secrets.token_hex(4))
+        shared.append(RedisIndex(MemoryIndex(clock), store))
+        return shared[-1]
+
+    yield make_shared
+    for index in shared:
+        await index.aclose()
 
 
 @pytest.fixture
@@ -28,8 +52,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def index(make: Make, clock: Clock) -> BlockIndex:
-    return make(clock)
+async def index(make: Make, clock: Clock) -> BlockIndex:
+    index = make(clock)
+    if isinstance(index, RedisIndex):
+        await index.start()
+        await index.synchronized()
+    return index
 
 
 def test_an_empty_index_and_an_empty_chain_match_nothing(index: BlockIndex) -> None:
