@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,8 @@ def test_an_abort_nobody_asked_for_is_seen() -> None:
 def test_every_choice_may_end_for_its_own_reason() -> None:
     outcome, _ = scan(Api.CHAT, event(chat({"content": "x"}, "stop")), event(chat({"content": "y"}, "length")))
     assert outcome.finish_reasons == ("stop", "length")
+    outcome, _ = scan(Api.CHAT, *[event(chat({}, "stop")), event(chat({}, "length"))] * 3)
+    assert outcome.finish_reasons == ("stop", "length")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +212,26 @@ def test_malformed_lines_are_passed_over_mal_14() -> None:
     outcome, first = scan(Api.CHAT, broken, good, broken, good, DONE)
     assert first == [1]
     assert (outcome.output_chunks, outcome.done, outcome.error) == (3, True, False)
+
+
+def test_a_comment_is_not_an_event() -> None:
+    assert scan(Api.CHAT, b": " + event(chat({"content": "x"})))[1] == []
+
+
+def test_an_end_in_an_event_too_long_to_decode_is_still_the_first_content() -> None:
+    wire = event({"padding": "x" * 100_000, **chat({"content": "x"}, "stop")})
+    assert scan(Api.CHAT, wire[:90_000], wire[90_000:])[1] == [1]
+
+
+def test_a_line_that_never_ends_takes_bounded_memory() -> None:
+    scanner = StreamScanner(Api.CHAT)
+    tracemalloc.start()
+    try:
+        for _ in range(1000):
+            scanner.feed(b"x" * 10_000)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_empty_stream_has_no_outcome_str_05() -> None:
