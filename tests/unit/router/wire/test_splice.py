@@ -61,7 +61,7 @@ def test_removing_takes_out_just_those_members(
     assert _pairs_of(after) == [pair for pair in _pairs_of(body) if pair[0] not in remove]
 
 
-@given(_objects(), st.dictionaries(st.text(max_size=5), _values, max_size=3), st.integers(0, 6))
+@given(_objects(), st.dictionaries(st.text(max_size=5) | st.just("ab"), _values, max_size=3), st.integers(0, 6))
 def test_setting_replaces_in_place_or_appends_and_leaves_the_rest(
     made: tuple[bytes, list[tuple[str, Any]]], new: dict[str, Any], pick: int
 ) -> None:
@@ -109,6 +109,7 @@ def test_a_key_is_removed_wherever_it_stands_at_the_top(body: bytes, left: bytes
 
 def test_a_member_is_added_to_an_empty_object() -> None:
     assert splice(b" { } ", set={"k": b"[1]"}) == b' {"k":[1] } '
+    assert splice(b" { } ", set={"a key": b"[1]"}) == b' {"a key":[1] } '
 
 
 def test_the_last_of_duplicates_is_the_value() -> None:
@@ -117,11 +118,17 @@ def test_the_last_of_duplicates_is_the_value() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"1", b"{", b'{"a"', b'{"a":', b'{"a":"', b'{"a":[1}', b'{"a":1', b'{"a" 1}', b"{a:1}"]
+    "body", [b"", b"[]", b"1", b"{", b'{"a"', b'{"a":', b'{"a":"', b'{"a":[1}', b'{"a":1', b'{"a" 1}']
 )
 def test_what_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(SpliceError):
         splice(body, remove={"a"})
+
+
+def test_a_key_that_is_only_a_value_or_deeper_down_is_added_at_the_top() -> None:
+    body = b'{"a":"k","b":{"k":1} }'
+    assert splice(body, set={"k": b"2"}) == b'{"a":"k","b":{"k":1},"k":2 }'
+    assert splice(body, remove={"k"}) == body
 
 
 def test_nesting_does_not_overflow() -> None:
