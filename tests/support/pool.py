@@ -81,6 +81,8 @@ class FakeCalls:
 
     def __init__(self, engines: Mapping[str, FakeEngine], time: VirtualTime) -> None:
         self.engines = dict(engines)
+        self.delay_s = 0.0
+        """How long every answer takes."""
         self._time = time
 
     async def get_text(self, endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
@@ -89,6 +91,8 @@ class FakeCalls:
             raise CallError("refused")
         engine.calls.append(path)
         engine.keys.add(endpoint.api_key)
+        if self.delay_s:
+            await self._time.sleep(self.delay_s)
         if engine.down is not None:
             raise CallError(engine.down)
         answer = engine.answers.get(path, 404)

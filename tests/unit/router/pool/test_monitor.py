@@ -271,3 +271,52 @@ async def test_an_endpoint_removed_while_it_is_asked_stays_removed() -> None:
     await world.time.advance(3)
     await probe
     assert world.pool.snapshot() == ()
+
+
+async def test_discovery_that_a_restart_fell_into_is_done_once_more() -> None:
+    engine = FakeEngine(metrics=page(start=100.0))
+    world = World({A: engine})
+    await world.monitor.probe_all()
+    record = world.pool.record("a:1")
+    assert record is not None
+    assert record.discovered_at is not None
+    engine.answers["/metrics"] = page(start=200.0)
+    await world.prober.discover("a:1")
+    assert record.discovered_at is None
+    await world.prober.discover("a:1")
+    assert record.discovered_at is not None
+
+
+async def test_what_one_engine_answers_late_is_not_taken_for_its_successors_word() -> None:
+    old, new = FakeEngine(models=("old",), metrics=page(running=9)), FakeEngine(models=("new",))
+    world = World({A: old, B: new})
+    world.pool.set_endpoints([EndpointSpec(url=A, name="e")])
+    old.answers["/version"] = None
+    discovering = asyncio.create_task(world.prober.discover("e"))
+    await world.time.settle()
+    world.pool.set_endpoints([EndpointSpec(url=B, name="e")])
+    await world.time.advance(3)
+    await discovering
+    (state,) = world.pool.snapshot()
+    assert (dict(state.models), state.metrics) == ({}, None)
+
+
+async def test_a_page_that_comes_late_is_not_taken_for_the_successors() -> None:
+    world = World({A: FakeEngine(metrics=page(running=9)), B: FakeEngine()})
+    world.pool.set_endpoints([EndpointSpec(url=A, name="e")])
+    world.calls.delay_s = 1.0
+    scraping = asyncio.create_task(world.scraper.scrape("e"))
+    await world.time.settle()
+    world.pool.set_endpoints([EndpointSpec(url=B, name="e")])
+    await world.time.advance(2)
+    await scraping
+    assert world.pool.snapshot()[0].metrics is None
+
+
+async def test_rounds_keep_their_pace_when_an_engine_answers_slowly() -> None:
+    engine = FakeEngine()
+    async with watched({A: engine}) as world:
+        world.calls.delay_s = 1.5
+        await world.time.advance(41)
+        # Every 2 s, give or take the jitter: not every 2 s after an answer that took 1.5 s.
+        assert 17 <= engine.calls.count("/health") <= 24

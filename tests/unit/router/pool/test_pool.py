@@ -348,6 +348,23 @@ def test_index_state_follows_the_endpoint_and_not_its_successor() -> None:
     assert pool.snapshot()[0].index is IndexState.APPROXIMATE
 
 
+def test_index_state_does_not_outlive_the_endpoint_that_became_ranks() -> None:
+    pool = pool_of(A)
+    pool.set_index("a:1", IndexState.EXACT)
+    pool.read_page("a:1", read_page(page(engines=2), 1.0))
+    pool.read_page("a:1", read_page(page(engines=1), 2.0))
+    assert ids(pool) == ["a:1"]
+    assert pool.snapshot()[0].index is IndexState.APPROXIMATE
+
+
+def test_learning_what_is_known_already_changes_nothing() -> None:
+    pool = pool_of(A)
+    for _ in range(2):
+        before = pool.snapshot()
+        pool.learn("a:1", at=1.0, models={"m": ModelCard(id="m")}, version="1", sources=sources(0))
+    assert pool.snapshot() is before
+
+
 class Meddler(Recorder):
     """An observer that changes the pool from within a call."""
 
