@@ -21,6 +21,7 @@ import msgspec
 _TOKEN = re.compile(rb'[^"\[\]{}]+|"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}\"\[{]+")
+_SEARCHED_BYTES = 16 * 1024
 _SPACES = b" \t\r\n"
 _SPACE = re.compile(rb"[ \t\r\n]*")
 
@@ -65,7 +66,6 @@ def splice(body: bytes, remove: Collection[str] = (), set: Mapping[str, bytes] |
     """
     replace = dict(set or {})
     drop = {*remove} - replace.keys()
-    # A search costs about half a scan, so it pays for one key only.
     if len(drop) + len(replace) == 1 and _surely_absent(body, next(iter(drop or replace))):
         return _append(body, replace)
     kept: list[bytes] = []
@@ -95,9 +95,10 @@ def splice(body: bytes, remove: Collection[str] = (), set: Mapping[str, bytes] |
 def _surely_absent(body: bytes, key: str) -> bool:
     """Whether a mere search of the bytes shows that the key is not there. It spares the scan that finds out where.
 
+    It pays for one key in a short body: it costs 0.8 ns a byte, a scan 15 us and 0.4 ns a byte.
     A name of plain letters can only be spelled otherwise by escapes of the form ``\\u00xx``.
     """
-    if not (key.isascii() and key.isidentifier()) or b'"%b"' % key.encode() in body:
+    if len(body) > _SEARCHED_BYTES or not (key.isascii() and key.isidentifier()) or b'"%b"' % key.encode() in body:
         return False
     if body[:64].lstrip(_SPACES)[:1] != b"{" or body[-64:].rstrip(_SPACES)[-1:] != b"}":
         return False

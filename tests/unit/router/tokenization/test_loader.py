@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from router.errors import ConfigError
 from router.tokenization.errors import NotRenderable
@@ -143,3 +144,14 @@ def test_a_model_in_the_hubs_cache_needs_no_network(tmp_path: Path, monkeypatch:
     (repository / "refs" / "main").write_text("abc")
     loaded = load_tokenizer("us/tiny", now=noon)
     assert list(loaded.chat(HI).ids) == encoded(CHATML_HI)
+
+
+def test_the_tokenizer_that_the_project_ships_loads_with_its_template() -> None:
+    shipped = Path(__file__).parents[4] / "loadtest" / "simulator" / "tokenizer"
+    loaded = load_tokenizer(str(shipped), now=noon)
+    reference = tokenizers.Tokenizer.from_file(str(shipped / "tokenizer.json"))
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    ids = loaded.chat({"messages": turns}).ids
+    text = reference.decode(list(ids), skip_special_tokens=False)
+    assert reference.encode(text, add_special_tokens=False).ids == list(ids)
+    assert list(loaded.chat({"messages": [*turns, turns[0]]}).ids[: len(ids) - 3]) == list(ids)[:-3]

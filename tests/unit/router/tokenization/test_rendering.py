@@ -77,6 +77,28 @@ def test_a_template_that_refuses_or_fails_gives_no_text(template: str) -> None:
         rendered(template, HI)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0].content.__class__ }}",
+        "{{ messages[0].__class__ }}{{ messages[0]['__class__'] }}",
+        "{% for m in messages %}{{ loop.__class__ }}{{ loop._iterator }}{% endfor %}",
+        "{% set ns = namespace(a=1) %}{{ ns.__class__ }}{{ ns._Namespace__attrs }}",
+        "{{ messages[0].content.join.__self__ }}",
+        "{{ messages[0].content | attr('__class__') }}",
+    ],
+)
+def test_a_template_sees_nothing_of_python(template: str) -> None:
+    assert rendered(template, HI) == ""
+
+
+@pytest.mark.parametrize("formatting", ["format(1)", "format_map({'0': 1})"])
+def test_formatting_does_not_reach_around_the_sandbox(formatting: str) -> None:
+    assert (
+        rendered("{{ messages[0].content." + formatting + " }}", [{"role": "user", "content": "{0.__class__}"}]) == ""
+    )
+
+
 def test_a_refusal_does_not_repeat_the_prompt() -> None:
     with pytest.raises(NotRenderable) as refused:
         rendered("{{ raise_exception(messages[0].content) }}", [{"role": "user", "content": "secret words"}])
