@@ -123,16 +123,16 @@ class Ingest:
         """A message of the live socket. Raises nothing: what is malformed is counted, and its sequence stays due."""
         if self._syncing:
             return []
+        batch = self._decode(message)
+        if batch is None:
+            return []
         if self._next is not None and message.sequence > self._next:
             self.counters.gaps += 1
             if self._next != self._asked_at:
                 self._asked_at = self._next
                 return [self._resync("gap")]
             # The replay for this very gap did not fill it, and asking again would not either.
-            return self._lose(HOLE) + self.live(message)
-        batch = self._decode(message)
-        if batch is None:
-            return []
+            return self._lose(HOLE) + self._apply(message.sequence, batch)
         if self._next is not None and message.sequence < self._next:
             if batch.timestamp > self.last_timestamp:
                 return self.restarted()

@@ -8,6 +8,9 @@ block that left every tier is forgotten, but for the last few thousand: an offlo
 Engine blocks of another size than ours: of a multiple, each stands for several of our keys; of a divisor, one of our
 keys stands for a run of them and is held while all of them are (`kvindex.parts`); of anything else, they are refused.
 An extra of a larger engine block enters the first of our blocks in it.
+
+Two engine hashes of one content (an engine too old to name a block's salt) share a key, and the first removal takes
+it away: the index then promises less than there is, never more.
 """
 
 from __future__ import annotations

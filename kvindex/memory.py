@@ -262,7 +262,8 @@ class MemoryIndex:
             self._table.unmark(state.slot, gone, ANY)
             return
         self._table.unmark(state.slot, gone, NEAR_AND_ANY)
-        self._table.mark(state.slot, fetched, ANY)
+        if fetched:
+            self._table.mark(state.slot, fetched, ANY)
 
     # Bounds and expiry
 

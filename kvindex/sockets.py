@@ -1,13 +1,14 @@
 """ZeroMQ sockets in an asyncio loop, without a task or a future per message.
 
 A ZeroMQ descriptor is edge-triggered: it says "something changed", and stays silent until everything is read. So each
-wake-up reads to EAGAIN, in time slices between which the loop serves others.
+wake-up reads to EAGAIN, in time slices between which the loop serves others; hundreds of engines share one slice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 
 import zmq
@@ -44,38 +45,64 @@ def new_socket(context: Context, kind: int) -> Socket:
     return socket
 
 
-class Drain:
-    """Hands every multipart message of a socket to `on_message`, `slice_s` seconds at a time; owns the socket."""
+class Pace:
+    """The time all drains of one loop may take a turn of it together, shared out in their order of arrival."""
 
-    def __init__(self, socket: Socket, on_message: Callable[[list[bytes]], None], *, slice_s: float = 0.002) -> None:
+    def __init__(self, slice_s: float = 0.002) -> None:
+        self._slice_s = slice_s
+        self._ready: deque[Drain] = deque()
+        self._turn: asyncio.Handle | None = None
+
+    def add(self, drain: Drain) -> None:
+        self._ready.append(drain)
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._turn = None
+        now = time.monotonic()
+        until = now + self._slice_s
+        try:
+            while self._ready and now < until:
+                # A quarter of the slice each: one busy engine does not starve the others.
+                self._ready.popleft().read(min(until, now + self._slice_s / 4))
+                now = time.monotonic()
+        finally:
+            if self._ready and self._turn is None:
+                self._turn = asyncio.get_running_loop().call_soon(self._run)
+
+
+class Drain:
+    """Hands every multipart message of a socket to `on_message`, at the pace given; owns the socket."""
+
+    def __init__(self, socket: Socket, on_message: Callable[[list[bytes]], None], pace: Pace) -> None:
         self.socket = socket
         self._on_message = on_message
-        self._slice_s = slice_s
+        self._pace = pace
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.getsockopt(zmq.FD))
-        self._again: asyncio.Handle | None = None
+        self._queued = False
         self._closed = False
         self._loop.add_reader(self._fd, self.poke)
         self.poke()
 
     def poke(self) -> None:
         """Reads soon. To be called after every send too: sending may swallow the descriptor's edge."""
-        if self._again is None and not self._closed:
-            self._again = self._loop.call_soon(self._read)
+        if not self._queued and not self._closed:
+            self._queued = True
+            self._pace.add(self)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         self._loop.remove_reader(self._fd)
-        if self._again is not None:
-            self._again.cancel()
         self.socket.close(linger=0)
 
-    def _read(self) -> None:
-        self._again = None
+    def read(self, until: float) -> None:
+        """Reads to EAGAIN, or past `until` (monotonic seconds) and then again at the next turn."""
+        self._queued = False
         receive, on_message = self.socket.recv_multipart, self._on_message
-        until = time.monotonic() + self._slice_s
         more = True
         try:
             while more and not self._closed:

@@ -25,10 +25,11 @@ from kvindex.events import END_OF_REPLAY, MalformedEvents, Message, Tier, decode
 from kvindex.index import Mode
 from kvindex.ingest import NO_REPLAY, REPLAY_SILENT, Ingest, SourceState
 from kvindex.operations import Operation, Resync, apply_operations
-from kvindex.sockets import Context, Drain, new_socket
+from kvindex.sockets import Context, Drain, Pace, new_socket
 
 log = logging.getLogger(__name__)
 
+_SLICE_S = 0.002
 _ATTEMPTS = 3
 _REPLAY_BUDGET = 12
 """A replay may take this many times the wait for one message; an endless one is given up."""
@@ -72,8 +73,9 @@ class SubscriberCounters:
 class KvEventSubscriber:
     """Follows one source until `aclose`. All of it runs in the loop that called `start`.
 
-    `on_state` is told every change of `state`. `silence_s` without a message leads to a replay of the last one.
-    `replay_timeout_s` is the longest wait for the next replayed message, per attempt.
+    `pace` is to be shared by all subscribers of a loop. `on_state` is told every change of `state`. `silence_s`
+    without a message leads to a replay of the last one. `replay_timeout_s` is the longest wait for the next replayed
+    message, per attempt.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class KvEventSubscriber:
         on_state: Callable[[SourceState], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        slice_s: float = 0.002,
+        pace: Pace | None = None,
         max_held: int = 20_000,
         replay_timeout_s: float = 5.0,
         silence_s: float = 60.0,
@@ -99,7 +101,7 @@ class KvEventSubscriber:
         self._on_state = on_state
         self._clock = clock
         self._wall_clock = wall_clock
-        self._slice_s = slice_s
+        self._pace = pace if pace is not None else Pace()
         self._max_held = max_held
         self._replay_timeout_s = replay_timeout_s
         self._silence_s = silence_s
@@ -149,8 +151,8 @@ class KvEventSubscriber:
             monitor.close(linger=0)
             socket.close(linger=0)
             raise
-        self._monitor = Drain(monitor, self._on_monitor)
-        self._live = Drain(socket, self._on_frames, slice_s=self._slice_s)
+        self._monitor = Drain(monitor, self._on_monitor, self._pace)
+        self._live = Drain(socket, self._on_frames, self._pace)
         self._index.set_mode(self.source.endpoint_id, Mode.APPROXIMATE)
         self._rearm_watch()
 
@@ -258,7 +260,7 @@ class KvEventSubscriber:
                 return
 
     async def _release_held(self) -> None:
-        until = time.monotonic() + self._slice_s
+        until = time.monotonic() + _SLICE_S
         while self._held and self._resync is None:
             message = self._held[0]
             self._resync = self._apply(self._ingest.live(message))
@@ -266,7 +268,7 @@ class KvEventSubscriber:
                 self._held.popleft()
             if time.monotonic() >= until:
                 await asyncio.sleep(0)
-                until = time.monotonic() + self._slice_s
+                until = time.monotonic() + _SLICE_S
 
     async def _replay(self, resync: Resync) -> Resync | None:
         """Carries one Resync out; returns another one if the replay shows that it is needed."""
@@ -300,7 +302,7 @@ class KvEventSubscriber:
                 done.set_result(again)
 
         async with asyncio.timeout(self._replay_timeout_s) as budget:
-            drain = Drain(new_socket(self._context, zmq.DEALER), on_frames, slice_s=self._slice_s)
+            drain = Drain(new_socket(self._context, zmq.DEALER), on_frames, self._pace)
             try:
                 drain.socket.connect(url)
                 drain.socket.send_multipart([b"", resync.from_sequence.to_bytes(8, "big")], zmq.NOBLOCK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvindex import MemoryIndex, Tier, block_hashes, chain_root
+from kvindex import Match, MemoryIndex, Tier, block_hashes, chain_root
 from kvindex.events import Message
 from kvindex.ingest import EXACT, Ingest
 from kvindex.operations import Resync, apply_operations
@@ -103,3 +103,21 @@ def test_adapters_and_salts_get_the_keys_their_requests_have() -> None:
         assert sink.keys(E, Tier.DEVICE).issuperset(keys)
         checked.add((lora, salt))
     assert {("lora-a", None), (None, "tenant-a"), ("lora-b", "tenant-b"), (None, None)} <= checked
+
+
+def test_ranks_of_one_engine_are_endpoints_of_their_own() -> None:
+    index = MemoryIndex(Clock())
+    prompts = {}
+    for capture in captures():
+        if not capture.path.stem.startswith("dp2_rank"):
+            continue
+        rank = f"engine/{capture.path.stem[-1]}"
+        ingest = Ingest(MODEL, BLOCK_SIZE)
+        ingest.start()
+        ingest.replay_ended()
+        for message, [event] in capture.decoded():
+            apply_operations(ingest.live(message), index, rank)
+            prompts[rank] = block_hashes(event["token_ids"], BLOCK_SIZE, chain_root(MODEL))
+    assert len(prompts) == 2
+    for rank, keys in prompts.items():
+        assert index.match(keys) == {rank: Match(2, 2)}

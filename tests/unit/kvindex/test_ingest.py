@@ -399,6 +399,16 @@ def test_a_payload_malformed_in_the_replay_too_is_a_loss_and_the_next_one_is_app
     assert source.live(message(9)) == Resync(2, "gap")
 
 
+def test_garbage_with_any_sequence_asks_for_nothing_and_loses_nothing() -> None:
+    source = Source()
+    source.feed(ALL)
+    for sequence in (0, 1, 7, 2**62):
+        assert source.live(Message(b"kv", sequence, b"\xc1 garbage")) is None
+    assert source.feed(removed(HASHES[:1])) is None
+    assert source.held() == set(KEYS[1:])
+    assert (source.ingest.state, source.ingest.counters.malformed) == (EXACT, 4)
+
+
 # Laws
 
 

@@ -11,7 +11,7 @@ import zmq
 
 from kvindex import Match, MemoryIndex, Mode, Tier, block_hashes, chain_root
 from kvindex.ingest import EXACT, NO_REPLAY, REPLAY_SILENT, TOO_SHORT, Ingest, SourceState
-from kvindex.sockets import Context, event_context
+from kvindex.sockets import Context, Pace, event_context
 from kvindex.subscriber import EventSource, KvEventSubscriber
 from tests.support.kvindex import CLEARED, Clock, removed, stored
 from tests.support.kvindex_publisher import TOPIC, FakePublisher
@@ -50,6 +50,7 @@ class Following:
         self.index = index
         self.states: list[SourceState] = []
         self.subscribers: list[KvEventSubscriber] = []
+        self.pace = Pace(0.001)
 
     def __call__(self, source: EventSource, *, timeout_s: float = 5.0, silence_s: float = 60.0) -> KvEventSubscriber:
         subscriber = KvEventSubscriber(
@@ -58,6 +59,7 @@ class Following:
             self.index,
             self.context,
             on_state=self.states.append,
+            pace=self.pace,
             replay_timeout_s=timeout_s,
             silence_s=silence_s,
         )
@@ -175,8 +177,8 @@ async def test_garbage_is_counted_and_the_next_good_event_is_applied(
     ):
         engine.send(*frames)
     engine.publish(ALL)
-    await until(lambda: held(index) == 6)
-    assert subscriber.counters.malformed_frames >= 5
+    await until(lambda: held(index) == 6 and subscriber.counters.malformed_frames >= 5)
+    assert subscriber.state == EXACT
 
 
 async def test_without_a_replay_socket_the_stream_is_exact_only_from_its_beginning(
