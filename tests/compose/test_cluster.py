@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -112,6 +113,14 @@ def test_the_second_turn_of_a_conversation_is_served_from_the_cache(client: open
     assert second.usage is not None
     assert second.usage.prompt_tokens_details is not None
     assert (second.usage.prompt_tokens_details.cached_tokens or 0) > first.usage.prompt_tokens // 2
+
+
+def test_the_index_lies_in_redis(cluster: Compose, client: openai.OpenAI, model: str) -> None:
+    stream(client, model, "For the index. " + LONG_TEXT)
+    ends = time.monotonic() + 30
+    while not int(cluster.run("exec", "-T", "redis", "redis-cli", "dbsize")):
+        assert time.monotonic() < ends, "the router put nothing into Redis"
+        time.sleep(0.5)
 
 
 def test_a_prefill_engine_killed_under_load_is_felt_by_no_client(

@@ -1,4 +1,4 @@
-"""A compose project of the checkout's `docker-compose.yaml`, driven through the `docker compose` command."""
+"""A compose project of this checkout, driven through `make up`, `make down` and `docker compose`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,29 @@ class Compose:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def run(self, *arguments: str, timeout_s: float = 60, check: bool = True) -> str:
+    @property
+    def command(self) -> list[str]:
+        return ["docker", "compose", "--project-name", self.project]
+
+    def run(self, *arguments: str, check: bool = True) -> str:
         """`docker compose ARGUMENTS`; its standard output. Raises AssertionError with its standard error."""
+        return self._call([*self.command, *arguments], 60, check=check)
+
+    def up(self) -> None:
+        try:
+            self._make("up", UP_TIMEOUT_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def down(self) -> None:
+        self._make("down", 180)
+
+    def _make(self, target: str, timeout_s: float) -> None:
+        self._call(["make", "--no-print-directory", target, f"COMPOSE={' '.join(self.command)}"], timeout_s, check=True)
+
+    def _call(self, command: list[str], timeout_s: float, *, check: bool) -> str:
         done = subprocess.run(
-            ["docker", "compose", "--project-name", self.project, *arguments],
+            command,
             cwd=ROOT,
             env={**os.environ, "ROUTER_PORT": str(self.port)},
             stdin=subprocess.DEVNULL,
@@ -45,17 +64,8 @@ class Compose:
             timeout=timeout_s,
             check=False,
         )
-        assert not check or done.returncode == 0, f"docker compose {' '.join(arguments)}: {done.stderr[-4000:]}"
+        assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr[-4000:]}"
         return done.stdout
-
-    def up(self) -> None:
-        try:
-            self.run("up", "--detach", "--build", "--wait", "--wait-timeout", "240", timeout_s=UP_TIMEOUT_S)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.logs()}") from None
-
-    def down(self) -> None:
-        self.run("down", "--volumes", "--remove-orphans", "--timeout", "10", timeout_s=120)
 
     def logs(self) -> str:
         return self.run("logs", "--no-color", "--tail", "40", check=False)
