@@ -92,10 +92,10 @@ def test_a_template_sees_nothing_of_python(template: str) -> None:
     assert rendered(template, HI) == ""
 
 
-@pytest.mark.parametrize("formatting", ["format(1)", "format_map({'0': 1})"])
+@pytest.mark.parametrize("formatting", ["format(a=1)", "format_map({'a': 1})"])
 def test_formatting_does_not_reach_around_the_sandbox(formatting: str) -> None:
     assert (
-        rendered("{{ messages[0].content." + formatting + " }}", [{"role": "user", "content": "{0.__class__}"}]) == ""
+        rendered("{{ messages[0].content." + formatting + " }}", [{"role": "user", "content": "{a.__class__}"}]) == ""
     )
 
 
