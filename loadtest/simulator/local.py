@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import zmq
 import zmq.asyncio
 
 from loadtest.simulator.node import SimEngine
@@ -22,6 +23,7 @@ class _Shared:
         self.directory = Directory()
         self.context = zmq.asyncio.Context()
         """One for all: each context has threads of its own."""
+        self.context.set(zmq.MAX_SOCKETS, self.context.get(zmq.SOCKET_LIMIT))
         self._users = 1
 
     def join(self) -> None:

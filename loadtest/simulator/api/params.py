@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -50,6 +50,44 @@ def _shown(value: Any) -> str:
     return repr(value)
 
 
+class _Form(msgspec.Struct):
+    type: str | None = None
+    json_schema: dict[str, Any] | None = None
+
+
+class _Known(msgspec.Struct):
+    """Types of the fields that some route looks into; all others are taken as they come."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    stop: str | list[str] | None = None
+    stop_sequences: list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: _Form | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    system: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    request_id: str | None = None
+    top_n: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    dimensions: Annotated[int, msgspec.Meta(ge=1, le=8192)] | None = None
+    sampling_params: dict[str, Any] | None = None
+
+
+def check_types(body: dict[str, Any]) -> None:
+    """Raises ApiError if a known field is not of its type."""
+    try:
+        msgspec.convert(body, _Known)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        where = f"body.{path.rstrip('`')}"
+        raise ApiError(400, f"1 validation error:\n  {where}: {message}", "Bad Request", where) from error
+
+
 def parse_json(raw: bytes) -> dict[str, Any]:
     """The body as a JSON object. Raises ApiError."""
     try:
@@ -66,6 +104,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
         raise _schema_error("model_attributes_type", "body", message, _shown(value))
+    check_types(value)
     return value
 
 
@@ -86,7 +125,8 @@ def number(body: dict[str, Any], name: str) -> int | None:
     value = body.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole:
         raise _schema_error("int_parsing", f"body.{name}", "Input should be a valid integer", _shown(value))
     return int(value)
 
@@ -114,10 +154,6 @@ def _stream_options(body: dict[str, Any]) -> tuple[bool, bool]:
     if not body.get("stream"):
         text = "Stream options can only be defined when `stream=True`."
         raise invalid(text, "stream_options", show_value=False)
-    if not isinstance(options, dict):
-        raise _schema_error(
-            "model_attributes_type", "body.stream_options", "Input should be an object", _shown(options)
-        )
     usage = bool(options.get("include_usage"))
     return usage, usage and bool(options.get("continuous_usage_stats"))
 
@@ -126,7 +162,7 @@ def _stops(body: dict[str, Any]) -> tuple[str, ...]:
     stop = body.get("stop")
     if stop is None:
         return ()
-    return (stop,) if isinstance(stop, str) else tuple(str(s) for s in stop if s)
+    return tuple(s for s in ([stop] if isinstance(stop, str) else stop) if s)
 
 
 def sampling(

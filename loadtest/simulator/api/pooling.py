@@ -132,7 +132,7 @@ async def rerank(ex: Exchange) -> None:
     ]
     results.sort(key=lambda r: -float(str(r["relevance_score"])))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    top = int(body.get("top_n") or 0) or len(results)
+    top = (body.get("top_n") or 0) or len(results)
     await ex.json({"id": f"rerank-{fresh_id()}", "model": model, "usage": usage, "results": results[:top]})
 
 

@@ -11,7 +11,7 @@ from loadtest.simulator.api.completions import read_prompts
 from loadtest.simulator.api.exchange import DEAD_EVENT, DONE_EVENT, Exchange, dead_error
 from loadtest.simulator.api.generate import Choice, Generation, check_prompt, plan_text, resolve_model
 from loadtest.simulator.api.messages import chat_prompt
-from loadtest.simulator.api.params import Sampling, parse_json, require_list, sampling
+from loadtest.simulator.api.params import Sampling, check_types, parse_json, require_list, sampling
 from loadtest.simulator.driver import EngineDied, TransferFailed
 from loadtest.simulator.node import fresh_id
 
@@ -69,6 +69,7 @@ async def generate(ex: Exchange) -> None:
     ids = require_list(body, "token_ids")
     model, lora = resolve_model(ex.engine, body)
     params = body.get("sampling_params")
+    check_types(params or {})
     shared = ("stream", "stream_options", "cache_salt", "priority", "kv_transfer_params")
     merged = {**(params if isinstance(params, dict) else {}), **{k: body[k] for k in shared if k in body}}
     wanted = sampling(merged, model, ex.engine.max_model_len, limits=("max_tokens",), default_max_tokens=16)

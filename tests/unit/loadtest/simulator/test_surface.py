@@ -241,3 +241,28 @@ async def test_anthropic_tools_are_called_and_answered(client: httpx.AsyncClient
     turns = [*ASK, {"role": "assistant", "content": [block]}, {"role": "user", "content": [result]}]
     second = (await client.post("/v1/messages", json={**body, "messages": turns})).json()
     assert second["content"][0]["type"] == "text"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"stop": -1},
+        {"stop_token_ids": 5},
+        {"model": ["a"]},
+        {"tools": 5},
+        {"chat_template_kwargs": [1]},
+        {"response_format": {"type": "json_schema", "json_schema": 5}},
+        {"stream_options": "yes", "stream": True},
+        {"max_tokens": 1.5},
+        {"n": 0},
+        {"cache_salt": ""},
+    ],
+)
+async def test_a_field_of_the_wrong_type_is_refused_by_name(client: httpx.AsyncClient, field: dict[str, Any]) -> None:
+    answer = await client.post("/v1/chat/completions", json={"messages": ASK, **field})
+    assert answer.status_code == 400
+    assert next(iter(field)) in answer.json()["error"]["message"]
+
+
+async def test_an_empty_stop_string_stops_nothing(client: httpx.AsyncClient) -> None:
+    assert (await chat(client, max_tokens=5, stop=""))["finish_reason"] == "length"
