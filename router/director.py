@@ -95,6 +95,7 @@ class Director:
         states = self._eligible(request)
 
         started = self._clock()
+        trip.queue_s = started - request.arrived_at
         if request.api is Api.OTHER:
             prompt = _NO_PROMPT
         else:

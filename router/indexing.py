@@ -15,7 +15,7 @@ import msgspec
 
 from kvindex.index import BlockIndex, IndexStats, Match, Tier
 from kvindex.ingest import Ingest
-from kvindex.sockets import Context, event_context
+from kvindex.sockets import Context, Pace, event_context
 from kvindex.subscriber import EventSource, KvEventSubscriber
 from router.core import EndpointState
 from router.pool.facts import KvEventSource
@@ -46,6 +46,7 @@ class Indexing:
         self._capacity: dict[str, int] = {}
         self._following: dict[str, Following] = {}
         self._context: Context | None = None
+        self._pace = Pace()
 
     def match(self, block_hashes: Sequence[int]) -> Mapping[str, Match]:
         return self._index.match(block_hashes)
@@ -93,6 +94,7 @@ class Indexing:
             Ingest(root, self.block_size),
             self._index,
             self._context,
+            pace=self._pace,
         )
         subscriber.start()
         return subscriber

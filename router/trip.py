@@ -25,6 +25,7 @@ class Trip:
         "prefill_s",
         "prompt",
         "prompt_tokens",
+        "queue_s",
         "request",
         "status",
         "tokenize_s",
@@ -43,6 +44,7 @@ class Trip:
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.output_tokens: int | None = None
+        self.queue_s: float | None = None
         self.tokenize_s: float | None = None
         self.decide_s: float | None = None
         self.prefill_s: float | None = None
@@ -75,6 +77,7 @@ class Trip:
             matched_tokens=self.matched_tokens,
             cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
+            queue_s=self.queue_s,
             tokenize_s=self.tokenize_s,
             decide_s=self.decide_s,
             prefill_s=self.prefill_s,

@@ -26,7 +26,7 @@ class Admission:
         if self.active >= self._limit:
             self.refused += 1
             raise Overloaded(
-                f"The router is already serving {self._limit} requests (server.max_concurrent_requests); try again later.",
+                f"The router already serves {self._limit} requests (server.max_concurrent_requests); try again later.",
                 retry_after_s=1,
             )
         self.active += 1

@@ -79,6 +79,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     """As the engine reported, where it did."""
     output_tokens: int | None
+    queue_s: float | None
+    """From the head's arrival to the start of work: reading the body, and waiting to be admitted."""
     tokenize_s: float | None
     decide_s: float | None
     prefill_s: float | None

@@ -87,6 +87,12 @@ class Metrics:
         self._e2e = Histogram(
             "kvrouter_e2e_seconds", "From arrival to the last byte", ["api"], buckets=_E2E, registry=registry
         )
+        self._queue = Histogram(
+            "kvrouter_queue_seconds",
+            "From a request's head to the start of work: its body's arrival, and waiting to be admitted",
+            buckets=_STEP,
+            registry=registry,
+        )
         self._tokenize = Histogram(
             "kvrouter_tokenize_seconds", "Rendering, tokenizing and hashing a prompt", buckets=_STEP, registry=registry
         )
@@ -150,6 +156,7 @@ class Metrics:
             self._ttft.labels("true" if event.prefill_endpoint_id is not None else "false").observe(event.ttft_s)
         for histogram, value in (
             (self._itl, event.itl_s),
+            (self._queue, event.queue_s),
             (self._tokenize, event.tokenize_s),
             (self._decide, event.decide_s),
             (self._prefill, event.prefill_s),

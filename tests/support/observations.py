@@ -24,6 +24,7 @@ def ended(**changed: Any) -> Ended:
         "matched_tokens": 64,
         "cached_tokens": 48,
         "output_tokens": 10,
+        "queue_s": 0.0002,
         "tokenize_s": 0.001,
         "decide_s": 0.0001,
         "prefill_s": None,

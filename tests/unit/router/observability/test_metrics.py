@@ -63,6 +63,7 @@ def test_a_request_counts_once_with_its_tokens_and_times() -> None:
     assert seen["kvrouter_output_tokens_total", ()] == 10
     assert seen["kvrouter_time_to_first_token_seconds_sum", (("disaggregated", "false"),)] == pytest.approx(0.2)
     assert seen["kvrouter_inter_token_latency_seconds_count", ()] == 1
+    assert seen["kvrouter_queue_seconds_sum", ()] == pytest.approx(0.0002)
 
 
 def test_a_refused_request_counts_no_tokens_and_no_first_token() -> None:
