@@ -8,6 +8,7 @@ files an engine's events must start from the same root (`chain_start`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from kvindex.hashing import chain_root
@@ -49,17 +50,21 @@ def identity_of(card: ModelCard, cards: Mapping[str, ModelCard]) -> ModelIdentit
 
 def chain_start(identity: ModelIdentity) -> int:
     """The root of the block-hash chains of exact tokens."""
-    return chain_root(identity.root, identity.lora)
+    return _chain_root(identity.root, identity.lora)
 
 
 def estimate_start(identity: ModelIdentity) -> int:
     """The root for estimates: another one, so that stand-in ids can never match a block of real tokens."""
-    return chain_root(_ESTIMATE_DOMAIN + identity.root, identity.lora)
+    return _chain_root(_ESTIMATE_DOMAIN + identity.root, identity.lora)
 
 
 def smallest_block_size(model: str | None, candidates: Sequence[EndpointState]) -> int:
     """The smallest that the candidates report, or 16: a chain in small blocks says the most about the others'."""
     return min((state.block_size for state in candidates if state.block_size), default=DEFAULT_BLOCK_SIZE)
+
+
+_chain_root = lru_cache(maxsize=256)(chain_root)
+"""Asked for once a request, with few different answers."""
 
 
 def _card(model: str | None, cards: Mapping[str, ModelCard]) -> ModelCard | None:
