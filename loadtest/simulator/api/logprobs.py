@@ -1,4 +1,4 @@
-"""Log probabilities that look like a model's and depend on the token alone. PURE."""
+"""Log probabilities that look like a model's and depend on the token alone."""
 
 from __future__ import annotations
 

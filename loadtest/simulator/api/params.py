@@ -1,4 +1,4 @@
-"""Reading request bodies: JSON to checked values, with vLLM's own words for what is wrong. PURE."""
+"""Reading request bodies: JSON to checked values, with vLLM's own words for what is wrong."""
 
 from __future__ import annotations
 
