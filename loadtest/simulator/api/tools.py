@@ -1,7 +1,4 @@
-"""Tool calls that look like a model's: which tool is called, with which arguments, and how the call is streamed.
-
-PURE.
-"""
+"""Tool calls that look like a model's: which tool is called, with which arguments, and how the call is streamed."""
 
 from __future__ import annotations
 
