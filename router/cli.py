@@ -1,4 +1,4 @@
-"""The `kvrouter` command: serve | check | demo | sim | version.
+"""The `kvrouter` command: serve | check | demo | sim | replay | version.
 
 Bad input of any kind is one sentence on standard error and exit code 2.
 """
@@ -164,6 +164,19 @@ def sim(context: typer.Context) -> None:
     from loadtest.simulator.cli import app as simulator
 
     code = simulator(context.args, prog_name="kvrouter sim", standalone_mode=False)
+    raise typer.Exit(code if isinstance(code, int) else 0)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+    short_help="Replay traces of requests against routing policies, offline: what would each have given?",
+)
+def replay(context: typer.Context) -> None:
+    """The replay's own command line, handed everything that follows."""
+    from loadtest.replay.cli import app as replayer
+
+    code = replayer(context.args, prog_name="kvrouter replay", standalone_mode=False)
     raise typer.Exit(code if isinstance(code, int) else 0)
 
 

@@ -1,0 +1,136 @@
+"""Plan: everything a replay was asked for, as one value, and what it takes to run one policy with one seed of it.
+
+A plan can be sent to another process; what it names is read there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import msgspec
+
+from loadtest.replay.fleet import Fleet, Member, slower
+from loadtest.replay.inputs import InputError, read_workload
+from loadtest.replay.policies.catalogue import find
+from loadtest.replay.results import Run, Slo, Window
+from loadtest.replay.simulation import Conditions, Simulation
+from loadtest.replay.workload import Workload, faster, jittered, merged, with_answers, with_sessions
+from loadtest.simulator.settings import SimulatorConfigError, find_profile
+from router.core import Role
+from router.errors import ConfigError
+
+Progress = Callable[[str, int, int], None]
+"""Told policy, seed and how many requests of that run are done."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    traces: Sequence[str]
+    policies: Sequence[str]
+    seeds: Sequence[int] = (1,)
+    engines: int = 8
+    prefill: int = 0
+    decode: int = 0
+    profiles: Sequence[str] = ("70b-tp4",)
+    """Dealt out to the engines in turn."""
+    slow: dict[str, float] = {}
+    """Engine name -> factor on its speed."""
+    kv_scale: float = 1.0
+    deaths: Sequence[tuple[float, str]] = ()
+    joins: Sequence[float] = ()
+    speed: float = 1.0
+    limit: int | None = None
+    block_size: int | None = None
+    closed: bool | None = None
+    jitter: bool = True
+    conditions: Conditions = Conditions()
+    slos: Sequence[Slo] = (Slo(2.0, 0.05),)
+    window: Window = Window()
+
+
+def load(plan: Plan) -> Workload:
+    """The traces of the plan, merged, before seed and speed. Raises `ConfigError`."""
+    try:
+        read = [read_workload(Path(t), block_size=plan.block_size, closed=plan.closed) for t in plan.traces]
+        workload = read[0] if len(read) == 1 else merged("+".join(w.name for w in read), read)
+    except InputError as error:
+        raise ConfigError(str(error)) from None
+    except ValueError as error:
+        raise ConfigError(f"{error}: replay them one by one, or give --block-size") from None
+    requests = workload.requests
+    if plan.limit is not None:
+        requests = requests[: plan.limit]
+    if all(request.session is None for request in requests):
+        requests = with_sessions(requests)
+    if plan.conditions.cache_answers:
+        requests = with_answers(requests, workload.block_size)
+    return msgspec.structs.replace(workload, requests=requests)
+
+
+def seeded(workload: Workload, plan: Plan, seed: int) -> Workload:
+    """With the arrivals of one seed, at the plan's speed."""
+    requests = workload.requests
+    if plan.jitter:
+        requests = jittered(requests, random.Random(f"{seed}/arrivals"))
+    return msgspec.structs.replace(workload, requests=faster(requests, plan.speed))
+
+
+def fleet(plan: Plan) -> Fleet:
+    """Raises `ConfigError`."""
+    try:
+        profiles = [find_profile(name) for name in plan.profiles]
+    except (SimulatorConfigError, msgspec.ValidationError, OSError) as error:
+        raise ConfigError(f"--engine-profile: {error}") from None
+    roles = [Role.BOTH] * plan.engines
+    if plan.prefill or plan.decode:
+        roles = [Role.PREFILL] * plan.prefill + [Role.DECODE] * plan.decode
+    everyone = [*roles, *([Role.BOTH] * len(plan.joins))]
+    members: list[Member] = []
+    for number, role in enumerate(everyone):
+        name, profile = f"e{number}", profiles[number % len(profiles)]
+        members.append(
+            Member(
+                name=name,
+                profile=slower(profile, plan.slow.get(name, 1.0)),
+                role=role,
+                kv_tokens=int(profile.kv_tokens * plan.kv_scale),
+            )
+        )
+    names = {member.name for member in members}
+    for name in [*plan.slow, *(name for _, name in plan.deaths)]:
+        if name not in names:
+            raise ConfigError(f"there is no engine {name}: they are e0 to e{len(members) - 1}")
+    first = len(roles)
+    return Fleet(members=members[:first], deaths=plan.deaths, joins=list(zip(plan.joins, members[first:], strict=True)))
+
+
+def run_one(
+    plan: Plan, workload: Workload, policy: str, seed: int, progress: Callable[[int], None] = lambda _: None
+) -> Run:
+    """Raises `ConfigError`."""
+    replayed = seeded(workload, plan, seed)
+    return Simulation(replayed, find(policy), fleet(plan), plan.conditions, seed=seed).run(progress)
+
+
+def run_all(plan: Plan, workload: Workload, jobs: int, progress: Progress) -> list[Run]:
+    """Every policy with every seed, policies in the order of the plan. Raises `ConfigError`."""
+    pairs = [(policy, seed) for policy in plan.policies for seed in plan.seeds]
+    if jobs == 1:
+        return [
+            run_one(plan, workload, policy, seed, lambda done, p=policy, s=seed: progress(p, s, done))  # type: ignore[misc]
+            for policy, seed in pairs
+        ]
+    runs: dict[tuple[str, int], Run] = {}
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        futures = {pool.submit(_elsewhere, plan, policy, seed): (policy, seed) for policy, seed in pairs}
+        for future in as_completed(futures):
+            policy, seed = futures[future]
+            runs[policy, seed] = future.result()
+            progress(policy, seed, len(workload.requests))
+    return [runs[pair] for pair in pairs]
+
+
+def _elsewhere(plan: Plan, policy: str, seed: int) -> Run:
+    return run_one(plan, load(plan), policy, seed)

@@ -1,0 +1,81 @@
+"""The product's own scheduling as contestants: the default, a configuration file, an llm-d EndpointPickerConfig.
+
+Schedulers are built by `router.scheduling.build` from the settings that serve; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from loadtest.replay.policies.base import Built, Contestant, World
+from router.errors import ConfigError
+from router.plugins.builtin import builtin_registry
+from router.scheduling.build import build_scheduler
+from router.scheduling.config import SchedulingSettings
+from router.scheduling.epc import is_epc, load_epc
+from router.settings.model import SchedulingTree
+
+
+def contestant(name: str, settings: Callable[[World], SchedulingSettings] | SchedulingSettings) -> Contestant:
+    """`settings`, or what makes them of what an operator would know of the pool."""
+
+    def build(world: World) -> Built:
+        chosen = settings(world) if callable(settings) else settings
+        return Built(policy=build_scheduler(chosen, builtin_registry()))
+
+    return Contestant(name=name, build=build)
+
+
+def one_profile(
+    filters: tuple[str, ...] = (),
+    scorers: Mapping[str, float] | None = None,
+    picker: str = "max-score-picker",
+    plugins: tuple[Mapping[str, Any], ...] = (),
+) -> SchedulingSettings:
+    """The same profile for both legs; prompts are prefilled elsewhere where there is somebody to do it."""
+    weighted = [{"plugin": plugin, "weight": weight} for plugin, weight in (scorers or {}).items()]
+    profile = {"filters": filters, "scorers": weighted, "picker": picker}
+    return SchedulingSettings.model_validate(
+        {
+            "plugins": plugins,
+            "profiles": {"decode": profile, "prefill": profile},
+            "decider": "always-disagg-pd-decider",
+        }
+    )
+
+
+def from_file(path: Path) -> Contestant:
+    """A kvrouter configuration, of which the `scheduling` section counts, or an EndpointPickerConfig.
+
+    Raises `ConfigError`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"--policy: {path} cannot be read ({error.strerror}): name a YAML file") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--policy: {path} is no YAML ({error}): mend the file") from None
+    if is_epc(document):
+        return contestant(path.stem, load_epc(text, builtin_registry()).settings)
+    if not isinstance(document, Mapping) or "scheduling" not in document:
+        raise ConfigError(
+            f"--policy: {path} has no key scheduling and is no EndpointPickerConfig: name a file that is one of them"
+        )
+    try:
+        settings = SchedulingTree.model_validate(document["scheduling"] or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"--policy: {path}, scheduling.{where}: {first['msg']}") from None
+    if settings.endpoint_picker_config is not None:
+        picked = path.parent / settings.endpoint_picker_config
+        return from_file(picked)
+    # Built once here, so that a wrong plugin is told before anything is replayed.
+    build_scheduler(settings, builtin_registry())
+    return contestant(path.stem, settings)
