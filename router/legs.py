@@ -228,9 +228,9 @@ class Legs:
         dispatched_at: float,
         reply: Reply,
     ) -> None:
-        read, send, feed = response.read, reply.send, scanner.feed
+        take, read, send, feed = response.read_nowait, response.read, reply.send, scanner.feed
         head_of_responses = trip.request.api is Api.RESPONSES
-        while chunk := await read():
+        while chunk := take() or await read():
             if feed(chunk):
                 trip.first_token_at = now = self._clock()
                 lease.first_token()

@@ -66,6 +66,10 @@ class UpstreamResponse(Protocol):
     headers: Headers
     """As sent, hop-by-hop and framing fields included: the caller filters."""
 
+    def read_nowait(self) -> bytes:
+        """What has arrived and was not read yet; b"" says nothing about the end: `read` then waits or tells."""
+        ...
+
     async def read(self) -> bytes:
         """Body bytes as they come, freed of transfer framing, all that has arrived in one piece; b"" at the end.
 

@@ -314,7 +314,8 @@ class UsageSettings(Section):
     """Token counts of streams."""
 
     inject_stream_usage: bool = False
-    """Ask engines for usage on streams whose client did not; the extra chunk is taken out again."""
+    """Ask engines for usage on streams whose client did not; the extra chunk is taken out again. vLLM then puts
+    `system_fingerprint` into that chunk instead of the last choice's, so clients no longer see it."""
 
 
 class MetricsSettings(Section):

@@ -62,6 +62,9 @@ class FakeResponse:
         self._pieces = list(pieces)
         self.closed = False
 
+    def read_nowait(self) -> bytes:
+        return b""
+
     async def read(self) -> bytes:
         while self._pieces:
             piece = self._pieces.pop(0)
