@@ -153,6 +153,7 @@ class App:
         self._feeds.follow(self._discoveries)
         # A first round before listening: the first request then finds models, block sizes and health known.
         await self.monitor.probe_all()
+        await self.tokenization.prepare(self.pool.snapshot())
 
     async def apply(self, settings: Settings) -> None:
         """Takes over what may change live, whole or not at all. Raises `ConfigError`, changing nothing."""

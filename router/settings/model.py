@@ -247,7 +247,7 @@ class TokenizationSettings(Section):
     workers: Count = 2
     """Worker threads for large prompts."""
     queue: Count = 64
-    """Large prompts that may wait for a worker; one more is routed without tokens."""
+    """Large prompts that may wait for a worker; one more is estimated."""
 
 
 class IndexSettings(Section):

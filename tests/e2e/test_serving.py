@@ -24,7 +24,7 @@ def chat(text: str = "hello", **more: Any) -> dict[str, Any]:
 
 
 async def ledger(client: httpx.AsyncClient, engine: RunningEngine, request_id: str) -> dict[str, Any]:
-    async with httpx.AsyncClient(trust_env=False) as direct:
+    async with httpx.AsyncClient(trust_env=False, verify=False) as direct:
         answer = await direct.get(f"{engine.url}/sim/requests/{request_id}")
         answer.raise_for_status()
         return dict(answer.json())
@@ -245,7 +245,7 @@ async def test_models_are_merged_with_aliases_and_adapters() -> None:
 
 async def test_an_adapter_loaded_later_is_found_at_its_first_request() -> None:
     async with engines(1) as running, running_router(endpoints(running)) as router, client_of(router) as client:
-        async with httpx.AsyncClient(trust_env=False) as direct:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as direct:
             load = {"lora_name": "late", "lora_path": "/adapters/late"}
             (await direct.post(f"{running[0].url}/v1/load_lora_adapter", json=load)).raise_for_status()
         assert (await client.post(CHAT, json={**chat(), "model": "late"})).status_code == 200
@@ -255,7 +255,7 @@ async def test_an_engines_refusal_passes_byte_for_byte() -> None:
     async with engines(1) as running, running_router(endpoints(running)) as router, client_of(router) as client:
         bad = {**chat(), "temperature": -1}
         through = await client.post(CHAT, json=bad)
-        async with httpx.AsyncClient(trust_env=False) as direct:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as direct:
             straight = await direct.post(running[0].url + CHAT, json=bad)
         assert through.status_code == straight.status_code == 400
         assert through.content == straight.content

@@ -62,5 +62,7 @@ async def running_router(specs: Sequence[dict[str, Any]], **flags: Any) -> Async
 @asynccontextmanager
 async def client_of(router: RunningRouter) -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=router.url, timeout=60, limits=limits, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=router.url, timeout=60, limits=limits, trust_env=False, verify=False
+    ) as client:
         yield client
