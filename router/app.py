@@ -85,6 +85,9 @@ class App:
         observers: list[Observer] = [] if metrics is None else [metrics]
         if settings.server.access_log:
             observers.append(AccessLog())
+        self._request_log = assembly.request_log(settings)
+        if self._request_log is not None:
+            observers.append(self._request_log)
         observer = Observers(*observers)
         holders = ResponseHolders()
         self.director = Director(
@@ -143,6 +146,8 @@ class App:
 
     async def start(self) -> None:
         """Loads tokenizers and begins to watch engines. Raises `ConfigError`."""
+        if self._request_log is not None:
+            self._request_log.start()
         await self.tokenization.start()
         if self._shared is not None:
             await self._shared.start()
@@ -177,6 +182,8 @@ class App:
         await self.tokenization.aclose()
         await self._relay.aclose()
         await self._control.aclose()
+        if self._request_log is not None:
+            await asyncio.to_thread(self._request_log.close)
 
 
 def serve(settings: Settings, loader: SettingsLoader | None = None) -> int:

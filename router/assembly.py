@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from router.controls import EngineTokenize
 from router.errors import ConfigError
 from router.indexing import IndexingSettings
 from router.legs import LegSettings
+from router.observability.requestlog import RequestLog
 from router.plugins.builtin import builtin_registry
 from router.pool.discovery import Discovery
 from router.pool.dns_discovery import DnsDiscovery, DnsName
@@ -251,6 +253,12 @@ def shared_index(settings: Settings, memory: MemoryIndex) -> RedisIndex | None:
     except ValueError as error:
         raise ConfigError(f"redis.url cannot be used: {error}") from None
     return RedisIndex(memory, store, dispatch_ttl_s=settings.index.speculative_ttl_s)
+
+
+def request_log(settings: Settings) -> RequestLog | None:
+    """The log of requests to be replayed, if one is asked for; not opened yet."""
+    path = settings.log.requests
+    return None if path is None else RequestLog(Path(path), wall=time.time)
 
 
 def with_cors(app: Any, settings: Settings) -> Any:

@@ -326,12 +326,15 @@ class MetricsSettings(Section):
 
 
 class LogSettings(Section):
-    """What is written to standard error."""
+    """What is written to standard error, and the request log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level written."""
     format: Literal["text", "json"] = "text"
     """`json`: one object a line."""
+    requests: str | None = None
+    """File that gets a line a request, to be replayed (`docs/replay.md`): times, lengths, numbered block hashes,
+    decision and outcome, no prompt; null: none is written."""
 
 
 class Settings(BaseSettings):
