@@ -19,6 +19,7 @@ from loadtest.replay.workload import Request, Workload, numbered
 BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _DEFAULT_BLOCK_SIZE = 512
 LOG_VERSION = 1
+_MOST_IDS = 8_000_000
 
 Runs = tuple[int | tuple[int, int], ...]
 
@@ -37,6 +38,7 @@ class _Line(msgspec.Struct, frozen=True):
     session: int | str | None = None
     turn: int | None = None
     think: float | None = None
+    e2e_s: float | None = None
     kvrouter_request_log: int | None = None
     block_size: int | None = None
 
@@ -55,12 +57,16 @@ def read_workload(path: Path, *, block_size: int | None = None, closed: bool | N
     lines, told = _json_lines(path, text) if first == b"{" else (_csv_lines(path, text), None)
     if not lines:
         raise InputError(f"{path} holds no request: give a trace with at least one")
+    if any(block < 0 for line in lines for run in line.hash_ids for block in ((run,) if isinstance(run, int) else run)):
+        raise InputError(f"{path} has negative hash_ids: number blocks from 0 on")
     size = block_size or told or guess_block_size(lines)
-    requests = _requests(lines, size)
+    requests = _requests(_dense(lines), size, thinking=closed is True)
     if closed is False:
         requests = [msgspec.structs.replace(request, think=None) for request in requests]
     elif closed and all(request.think is None for request in requests):
-        raise InputError(f"{path} has no think times: replay it with --open-loop")
+        raise InputError(
+            f"{path} has neither think times nor sessions with the length of their answers: replay it with --open-loop"
+        )
     return Workload(name=path.name.split(".")[0], block_size=size, requests=requests)
 
 
@@ -90,6 +96,7 @@ def _json_lines(path: Path, text: bytes) -> tuple[list[_Line], int | None]:
     lines: list[_Line] = []
     told: int | None = None
     base = top = 0
+    log = False
     for number, raw in enumerate(text.splitlines(), start=1):
         if not raw.strip():
             continue
@@ -103,12 +110,16 @@ def _json_lines(path: Path, text: bytes) -> tuple[list[_Line], int | None]:
                     f"{path}, line {number}: request log version {line.kvrouter_request_log} is unknown here: "
                     "replay it with the kvrouter that wrote it"
                 )
-            if told not in (None, line.block_size):
+            if told and line.block_size and told != line.block_size:
                 raise InputError(
                     f"{path}, line {number}: the block size changes from {told} to {line.block_size}: split the file"
                 )
             # A router that starts again counts its blocks anew.
-            told, base = line.block_size, top
+            told, base = line.block_size or told, top
+            log = True
+            continue
+        if log and (line.input_length is None or line.output_length is None):
+            # Refused, cut off or never counted: nobody knows how much work it was.
             continue
         if line.timestamp is None or line.input_length is None or line.output_length is None:
             raise InputError(f"{path}, line {number}: a request needs timestamp, input_length and output_length")
@@ -116,7 +127,7 @@ def _json_lines(path: Path, text: bytes) -> tuple[list[_Line], int | None]:
             line = msgspec.structs.replace(line, hash_ids=_moved(line.hash_ids, base))
         top = max(top, _end(line.hash_ids))
         lines.append(line)
-    return lines, told
+    return lines, told or None
 
 
 def _csv_lines(path: Path, text: bytes) -> list[_Line]:
@@ -148,8 +159,27 @@ def _csv_lines(path: Path, text: bytes) -> list[_Line]:
     return lines
 
 
-def _requests(lines: Sequence[_Line], size: int) -> list[Request]:
-    """By time, beginning at 0. A prompt without ids has blocks that nobody else has."""
+def _dense(lines: list[_Line]) -> list[_Line]:
+    """The same requests with ids from 0 on, where a trace has hashes for ids."""
+    if max(_end(line.hash_ids) for line in lines) <= _MOST_IDS:
+        return lines
+    numbers: dict[int, int] = {}
+    out: list[_Line] = []
+    for line in lines:
+        ids = tuple(
+            numbers.setdefault(block, len(numbers))
+            for run in line.hash_ids
+            for block in ((run,) if isinstance(run, int) else range(run[0], run[0] + run[1]))
+        )
+        out.append(msgspec.structs.replace(line, hash_ids=ids))
+    return out
+
+
+def _requests(lines: Sequence[_Line], size: int, *, thinking: bool) -> list[Request]:
+    """By time, beginning at 0. A prompt without ids has blocks that nobody else has.
+
+    `thinking`: a turn without a think time thought from the end of the answer before it until it came.
+    """
     lines = sorted(lines, key=lambda line: line.timestamp or 0.0)
     top = max(_end(line.hash_ids) for line in lines)
     bare = sum((line.input_length or 0) // size for line in lines if not line.hash_ids)
@@ -158,7 +188,7 @@ def _requests(lines: Sequence[_Line], size: int) -> list[Request]:
     begin = lines[0].timestamp or 0.0
     sessions: dict[int | str, int] = {}
     requests: list[Request] = []
-    seen: set[int] = set()
+    before: dict[int, _Line] = {}
     for number, line in enumerate(lines):
         prompt = max(line.input_length or 0, 1)
         full = prompt // size
@@ -167,9 +197,11 @@ def _requests(lines: Sequence[_Line], size: int) -> list[Request]:
         else:
             blocks, top = ids[top : top + full], top + full
         session = None if line.session is None else sessions.setdefault(line.session, len(sessions))
-        follows = session is not None and session in seen
+        think = None
         if session is not None:
-            seen.add(session)
+            if session in before:
+                think = _think(before[session], line) if thinking or line.think is not None else None
+            before[session] = line
         requests.append(
             Request(
                 number=number,
@@ -178,10 +210,16 @@ def _requests(lines: Sequence[_Line], size: int) -> list[Request]:
                 output=max(line.output_length or 0, 1),
                 blocks=blocks,
                 session=session,
-                think=line.think if follows else None,
+                think=think,
             )
         )
     return numbered(requests)
+
+
+def _think(previous: _Line, line: _Line) -> float | None:
+    if line.think is not None or previous.e2e_s is None:
+        return line.think
+    return max((line.timestamp or 0.0) / 1000 - (previous.timestamp or 0.0) / 1000 - previous.e2e_s, 0.0)
 
 
 def _expanded(runs: Runs, ids: list[int]) -> list[int]:
