@@ -16,7 +16,7 @@ recorded = pytest.mark.skipif(not FIXTURES, reason="KVROUTER_FIXTURES does not n
 
 
 def body(name: str) -> str:
-    return Path(FIXTURES or "", "vllm", "http", name).read_text().replace("\r\n", "\n").partition("\n\n")[2]
+    return Path(FIXTURES or "", "http", name).read_text().replace("\r\n", "\n").partition("\n\n")[2]
 
 
 @recorded
@@ -41,7 +41,7 @@ def test_recorded_event_sources_of_one_and_of_two_ranks() -> None:
     (source,) = read_event_sources(body("kv_event_sources.http"), "engine").values()
     assert (source.endpoint, source.replay_endpoint) == ("tcp://engine:5601", "tcp://engine:6601")
     assert source.topic == "kv@s1@tiny"
-    two = read_event_sources(Path(FIXTURES or "", "vllm", "http", "kv_event_sources_dp2.json").read_text(), "10.0.0.1")
+    two = read_event_sources(Path(FIXTURES or "", "http", "kv_event_sources_dp2.json").read_text(), "10.0.0.1")
     assert {rank: source.endpoint for rank, source in two.items()} == {
         0: "tcp://10.0.0.1:5641",
         1: "tcp://10.0.0.1:5642",

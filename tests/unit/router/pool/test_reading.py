@@ -15,7 +15,7 @@ recorded = pytest.mark.skipif(not FIXTURES, reason="KVROUTER_FIXTURES does not n
 
 
 def fixture(name: str) -> str:
-    return Path(FIXTURES or "", "vllm", "metrics", name).read_text()
+    return Path(FIXTURES or "", "metrics", name).read_text()
 
 
 @recorded

@@ -139,7 +139,7 @@ _fixtures = os.environ.get("KVROUTER_FIXTURES")
 
 @pytest.mark.skipif(not _fixtures, reason="KVROUTER_FIXTURES names no folder of recorded engine exchanges")
 def test_recorded_exchanges_hand_over_what_the_decode_leg_was_given() -> None:
-    recorded = json.loads((Path(str(_fixtures)) / "vllm" / "pd" / "nixl_roles_300.json").read_text())
+    recorded = json.loads((Path(str(_fixtures)) / "pd" / "nixl_roles_300.json").read_text())
     steps = {step["step"]: step for step in recorded}
     answer = json.dumps(steps["prefill"]["response"]).encode()
     params = hand_off(answer)

@@ -31,7 +31,7 @@ def comparable(samples) -> list[tuple[str, tuple[tuple[str, str], ...], str]]:
 
 
 def pages() -> list[Path]:
-    return sorted(Path(FIXTURES, "vllm", "metrics").glob("*.txt")) if FIXTURES else []
+    return sorted(Path(FIXTURES, "metrics").glob("*.txt")) if FIXTURES else []
 
 
 @pytest.mark.skipif(not FIXTURES, reason="KVROUTER_FIXTURES does not name a folder of recorded pages")

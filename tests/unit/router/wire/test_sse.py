@@ -337,7 +337,7 @@ def test_streams_recorded_from_vllm_one_byte_at_a_time(name: str) -> None:
     folder = os.environ.get("KVROUTER_FIXTURES")
     if not folder:
         pytest.skip("KVROUTER_FIXTURES names no folder of recorded vLLM answers")
-    body = (Path(folder) / "vllm" / name).read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
+    body = (Path(folder) / name).read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
     api, usage, reasons, chunks = RECORDED[name]
     outcome, first = scan(api, *(bytes([byte]) for byte in body))
     assert (outcome.usage, outcome.finish_reasons, outcome.output_chunks) == (usage, reasons, chunks)
