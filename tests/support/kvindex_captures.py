@@ -52,7 +52,6 @@ def captures() -> list[Capture]:
     extra = os.environ.get("KVROUTER_FIXTURES")
     if extra:
         folders.append(Path(extra) / "kv_events")
-        folders.append(Path(extra) / "vllm" / "kv_events")
     found = {path.name: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.jsonl"))}
     return [Capture(path) for path in found.values()]
 
