@@ -176,7 +176,7 @@ def replay(context: typer.Context) -> None:
     """The replay's own command line, handed everything that follows."""
     from loadtest.replay.cli import app as replayer
 
-    code = replayer(context.args, prog_name="kvrouter replay", standalone_mode=False)
+    code = replayer(context.args, prog_name="kvrouter replay", standalone_mode=False, obj=tuple(context.args))
     raise typer.Exit(code if isinstance(code, int) else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,7 @@ _POLICIES = ("default", "round-robin", "least-requests", "llm-d", "lmetric", "po
 
 @app.command()
 def replay(
+    context: typer.Context,
     traces: Annotated[
         list[Path], typer.Argument(metavar="TRACE...", help="JSONL, CSV or request log, gzipped or not.")
     ],
@@ -142,6 +144,10 @@ def replay(
     show(report, console if console.is_terminal else Console(width=200))
     if json is not None:
         _write(json, as_json(report))
+    if html is not None:
+        from loadtest.replay.page import page
+
+        _write(html, page(report, runs, shlex.join(["kvrouter", "replay", *(context.obj or ())])).encode())
 
 
 def _check(plan: Plan, baseline: str | None) -> None:

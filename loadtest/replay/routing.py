@@ -39,6 +39,7 @@ class Flight:
 
     __slots__ = (
         "attempt",
+        "cached",
         "candidate",
         "decision",
         "dispatched_at",
@@ -58,6 +59,8 @@ class Flight:
         self.decision: Decision | None = None
         self.leg = Leg.DECODE
         self.attempt = 0
+        self.cached = 0
+        """Prompt tokens that the engine that computed the prompt had."""
         self.candidate: Candidate | None = None
         self.dispatched_at = 0.0
         self.lease: Lease | None = None
@@ -233,7 +236,7 @@ class Routing:
             )
         )
 
-    def end(self, flight: Flight, outcome: Outcome, now: float, *, cached: int | None = None) -> None:
+    def end(self, flight: Flight, outcome: Outcome, now: float) -> None:
         trip = flight.trip
         self._release(flight)
         trip.outcome = outcome
@@ -241,7 +244,7 @@ class Routing:
             trip.endpoint_id = flight.candidate.id
             trip.status = 200
             trip.last_byte_at = now
-            trip.cached_tokens = cached
+            trip.cached_tokens = flight.cached
             trip.output_tokens = flight.request.output if outcome is Outcome.OK else None
         self.observer.on_end(trip.ended(now))
 

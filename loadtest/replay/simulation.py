@@ -301,10 +301,10 @@ class Simulation:
         engine.submit(job, self.now)
         self._arm(engine)
 
-    def _over(self, flight: Flight, outcome: Outcome, *, cached: int = 0) -> None:
+    def _over(self, flight: Flight, outcome: Outcome) -> None:
         now, trip, request = self.now, flight.trip, flight.request
         self._let_go(flight)
-        self._routing.end(flight, outcome, now, cached=cached)
+        self._routing.end(flight, outcome, now)
         first = trip.first_token_at
         self._results.append(
             Result(
@@ -312,7 +312,7 @@ class Simulation:
                 at=trip.request.arrived_at,
                 prompt=request.prompt,
                 output=request.output,
-                cached=cached,
+                cached=flight.cached,
                 endpoint=trip.endpoint_id,
                 prefill_endpoint=trip.prefill_endpoint_id,
                 outcome=outcome,
@@ -345,8 +345,11 @@ class Simulation:
     def finished(self, job: Job, now: float) -> None:
         flight: Flight = job.tag  # type: ignore[assignment]
         if flight.leg is Leg.DECODE:
-            self._over(flight, Outcome.OK, cached=job.cached if flight.trip.prefill_endpoint_id is None else 0)
+            if flight.trip.prefill_endpoint_id is None:
+                flight.cached = job.cached
+            self._over(flight, Outcome.OK)
         else:
+            flight.cached = job.cached
             assert flight.candidate is not None
             flight.prefilled_by = (self._alive[flight.candidate.id], job)
             self._routing.prefilled(flight, now)
