@@ -41,6 +41,7 @@ from router.pool.scraper import Scraper
 from router.process import Process, listen
 from router.reload import ConfigWatcher, SettingsLoader
 from router.settings import Settings
+from router.sharing import Alone, Sharing, own_load
 from router.upstream.control import ControlClient
 from router.upstream.relay import Relay
 from router.views import Views
@@ -77,6 +78,9 @@ class App:
 
         memory = assembly.memory_index(settings, clock)
         self._shared = assembly.shared_index(settings, memory)
+        self._board = assembly.shared_board(
+            settings, lambda: own_load(self.inflight), lambda endpoint, keys, age_s: None
+        )
         self.indexing = Indexing(self._shared or memory, self.pool.snapshot, assembly.indexing_settings(settings))
         self._events = EventWiring(self.pool, self.indexing.subscribe, self.indexing.forget, self.supervisor)
         self.tokenization = assembly.tokenization(settings, self._control, lambda: self.indexing.block_size, clock)
@@ -108,6 +112,7 @@ class App:
                 settings=assembly.leg_settings(settings),
             ),
             inflight=self.inflight,
+            shared=Alone() if self._board is None else Sharing(self._board.others),
             admission=Admission(settings.server.max_concurrent_requests),
             holders=holders,
             observer=observer,
@@ -151,6 +156,8 @@ class App:
         await self.tokenization.start()
         if self._shared is not None:
             await self._shared.start()
+        if self._board is not None:
+            self._board.start()
         self.supervisor.spawn("index housekeeping", self.indexing.run)
         self.supervisor.spawn("loop lag", self._lag.run)
         self._events.start()
@@ -179,6 +186,8 @@ class App:
         await self.indexing.aclose()
         if self._shared is not None:
             await self._shared.aclose()
+        if self._board is not None:
+            await self._board.aclose()
         await self.tokenization.aclose()
         await self._relay.aclose()
         await self._control.aclose()

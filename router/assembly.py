@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,9 @@ from pydantic import SecretStr
 from starlette.middleware.cors import CORSMiddleware
 
 from kvindex.memory import MemoryIndex
+from kvindex.redis_board import Load, RedisBoard
 from kvindex.redis_index import RedisIndex
+from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
 from router.api.front import FrontSettings
 from router.api.keys import KeyRing
@@ -259,6 +262,35 @@ def request_log(settings: Settings) -> RequestLog | None:
     """The log of requests to be replayed, if one is asked for; not opened yet."""
     path = settings.log.requests
     return None if path is None else RequestLog(Path(path), wall=time.time)
+
+
+def shared_board(
+    settings: Settings,
+    load: Callable[[], Load],
+    on_dispatched: Callable[[str, Sequence[int], float], None],
+) -> RedisBoard | None:
+    """Where routers tell each other their load; None with the memory backend. Raises `ConfigError`."""
+    if settings.index.backend != "redis":
+        return None
+    return RedisBoard(
+        redis_link(settings),
+        router=secrets.token_hex(8),
+        namespace=settings.redis.namespace,
+        load=load,
+        on_dispatched=on_dispatched,
+        history_s=settings.index.approximate_ttl_s,
+    )
+
+
+def redis_link(settings: Settings) -> RedisLink:
+    """A connection of its own. Raises `ConfigError` for an unusable address."""
+    redis = settings.redis
+    if redis.url is None:
+        raise ConfigError("redis.url: index.backend is redis, which needs a server: give redis.url or --redis URL")
+    try:
+        return RedisLink(redis.url.get_secret_value(), budget_s=redis.command_timeout_s, ca_file=redis.ca_file)
+    except ValueError as error:
+        raise ConfigError(f"redis.url: {error}") from None
 
 
 def with_cors(app: Any, settings: Settings) -> Any:

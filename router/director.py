@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from router.core import (
     EndpointState,
     Health,
     InferenceRequest,
+    Inflight,
     TokenizedPrompt,
     TokenSource,
 )
@@ -29,7 +30,7 @@ from router.inflight import InflightTracker
 from router.legs import EngineRefused, Legs
 from router.observability.events import Observer, Outcome
 from router.pool.models import serving
-from router.ports import Clock, EndpointPool, PrefixIndex, Reply, Tokenization
+from router.ports import Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization
 from router.scheduling.scheduler import Scheduler
 from router.trip import Trip
 from router.wire.headers import response_headers
@@ -54,6 +55,7 @@ class Director:
         scheduler: Scheduler,
         legs: Legs,
         inflight: InflightTracker,
+        shared: SharedLoad,
         admission: Admission,
         holders: ResponseHolders,
         observer: Observer,
@@ -67,6 +69,7 @@ class Director:
         self.scheduler = scheduler
         self._legs = legs
         self._inflight = inflight
+        self._shared = shared
         self._admission = admission
         self._holders = holders
         self._observer = observer
@@ -129,11 +132,12 @@ class Director:
     def _candidates(self, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> list[Candidate]:
         match = self._index.match(prompt.block_hashes) if prompt.block_hashes else {}
         now = self._clock()
-        inflight = self._inflight
+        # Other routers' requests weigh as much as our own: without them N routers would all choose the same endpoint.
+        inflight = _summed(self._inflight, self._shared.others())
         return [
             Candidate(
                 state,
-                inflight.get(state.endpoint.id),
+                inflight(state.endpoint.id),
                 match.get(state.endpoint.id, NO_MATCH),
                 None if state.metrics is None else now - state.metrics.taken_at,
             )
@@ -184,6 +188,23 @@ class Director:
                 trip.outcome = Outcome.REFUSED
             else:
                 trip.outcome = Outcome.CLIENT_ERROR if error.status < 500 else Outcome.UPSTREAM_ERROR
+
+
+def _summed(own: InflightTracker, others: Mapping[str, Inflight]) -> Callable[[str], Inflight]:
+    if not others:
+        return own.get
+
+    def total(endpoint_id: str) -> Inflight:
+        ours, theirs = own.get(endpoint_id), others.get(endpoint_id)
+        if theirs is None:
+            return ours
+        return Inflight(
+            ours.requests + theirs.requests,
+            ours.prefill_tokens + theirs.prefill_tokens,
+            ours.tokens + theirs.tokens,
+        )
+
+    return total
 
 
 def _splittable(request: InferenceRequest, prompt: TokenizedPrompt) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from router.core import Endpoint, EndpointMatch, EndpointState, Headers, InferenceRequest, TokenizedPrompt
+from router.core import Endpoint, EndpointMatch, EndpointState, Headers, InferenceRequest, Inflight, TokenizedPrompt
 
 
 class Clock(Protocol):
@@ -42,6 +42,14 @@ class PrefixIndex(Protocol):
 
         For an endpoint without events this is the history that its approximate entries come from.
         """
+        ...
+
+
+class SharedLoad(Protocol):
+    """`router.sharing`: what other routers over the same engines have in flight. Never waits for anybody."""
+
+    def others(self) -> Mapping[str, Inflight]:
+        """Endpoint id -> the sum over all other routers, as last heard; absent where they have nothing."""
         ...
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from kvindex.redis_address import parse_address
 from router.core import Role
 from router.scheduling.config import SchedulingSettings
 
@@ -43,9 +44,7 @@ def engine_url(value: str) -> str:
 
 
 def _redis_url(value: SecretStr) -> SecretStr:
-    scheme = value.get_secret_value().partition("://")[0]
-    if scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("must be a redis://, rediss:// or unix:// address like redis://127.0.0.1:6379/0")
+    parse_address(value.get_secret_value())
     return value
 
 
@@ -269,7 +268,10 @@ class RedisSettings(Section):
     """Shared state of several routers."""
 
     url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
-    """`redis://[:password@]host:port/db`, `rediss://...` (TLS) or `unix://path`."""
+    """`redis://[user:password@]host:port/db`, `redis+sentinel://...@host:port,host:port/service`,
+    `redis+cluster://...@host:port,host:port` (each with `rediss` for TLS) or `unix://path`."""
+    ca_file: str | None = None
+    """Certificate authorities (PEM) to check a TLS server's certificate against; null: the system's."""
     namespace: str = Field(default="kvrouter", pattern=r"^[A-Za-z0-9._:\-]{1,64}$")
     """Prefix of every key; routers with the same one share an index."""
     command_timeout_s: Seconds = 0.5

@@ -28,7 +28,12 @@ _SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(
 _SERVICE_LINK_PORT = re.compile(r"PORT$")
 """Kubernetes puts these into every pod of a namespace that has a Service named kvrouter or kvrouter-something."""
 
-_PATH_KEYS = (("server", "api_keys_file"), ("upstream", "ca_file"), ("scheduling", "endpoint_picker_config"))
+_PATH_KEYS = (
+    ("server", "api_keys_file"),
+    ("upstream", "ca_file"),
+    ("redis", "ca_file"),
+    ("scheduling", "endpoint_picker_config"),
+)
 
 
 class Source(NamedTuple):

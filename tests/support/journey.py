@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from kvindex.redis_board import Load
 from router.core import (
     Api,
     Decision,
@@ -31,6 +32,7 @@ from router.plugins.builtin import builtin_registry
 from router.ports import UpstreamError
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
+from router.sharing import Sharing
 from router.wire.openai import parse_request
 
 BLOCK = 16
@@ -292,6 +294,8 @@ class World:
         self.index = FakeIndex(held)
         self.recorder = Recorder()
         self.inflight = InflightTracker()
+        self.others: Load = {}
+        """Other routers' requests by endpoint; replaced whole."""
         self.holders = ResponseHolders()
         clock = asyncio.get_running_loop().time
         rng = random.Random(1)
@@ -314,6 +318,7 @@ class World:
             scheduler=build_scheduler(SchedulingSettings(decider=decider), builtin_registry()),
             legs=legs,
             inflight=self.inflight,
+            shared=Sharing(lambda: self.others),
             admission=Admission(limit),
             holders=self.holders,
             observer=self.recorder,

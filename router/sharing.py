@@ -1,0 +1,39 @@
+"""What other routers have in flight, as the director asks for it. Implements `router.ports.SharedLoad`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kvindex.redis_board import Load
+from router.core import Inflight
+from router.inflight import InflightTracker
+
+_NOBODY: Mapping[str, Inflight] = {}
+
+
+class Alone:
+    """One router: there are no others."""
+
+    def others(self) -> Mapping[str, Inflight]:
+        return _NOBODY
+
+
+class Sharing:
+    """`others` gives the others' load as the board has it, a new mapping after each exchange."""
+
+    def __init__(self, others: Callable[[], Load]) -> None:
+        self._others = others
+        self._read: Load = {}
+        self._made = _NOBODY
+
+    def others(self) -> Mapping[str, Inflight]:
+        load = self._others()
+        if load is not self._read:
+            self._read = load
+            self._made = {endpoint: Inflight(*counts) for endpoint, counts in load.items()}
+        return self._made
+
+
+def own_load(tracker: InflightTracker) -> Load:
+    """What this router has in flight, for the others."""
+    return {name: (now.requests, now.prefill_tokens, now.tokens) for name, now in tracker.snapshot().items()}
