@@ -9,7 +9,7 @@ COMPOSE ?= docker compose
 PROFILE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fix e2e bench loadtest compare up down lock clean
+.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare up down lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ test: install ## everything that needs no container and no real vLLM
 
 e2e: install ## the end-to-end tests alone
 	$(BIN)/python -m pytest tests/e2e
+
+test-vllm: install ## against real vLLM servers on the CPU: the core set, or all of it with FULL=1
+	$(BIN)/python -m tests.real_vllm.build
+	$(BIN)/python -m pytest tests/real_vllm
 
 check: install ## format, lint, types, layers and what no file may name
 	$(BIN)/ruff format --check .

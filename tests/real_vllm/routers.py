@@ -1,0 +1,121 @@
+"""The real router in front of real engines, in this process, so that a test can see what it knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Self
+
+import httpx
+
+from tests.real_vllm.engines import Engine
+from tests.support.router import RunningRouter, running_router
+
+WAIT_S = 60.0
+"""What takes milliseconds takes seconds on two shared cores."""
+
+
+@asynccontextmanager
+async def router_over(
+    engines: Sequence[Engine] = (),
+    *,
+    prefill: Sequence[Engine] = (),
+    decode: Sequence[Engine] = (),
+    more: Sequence[dict[str, Any]] = (),
+    **flags: Any,
+) -> AsyncIterator[RunningRouter]:
+    """`flags`: dotted settings with ``__`` for the dot. The tokenizer is found where the engine says it is."""
+    roles = (("both", engines), ("prefill", prefill), ("decode", decode))
+    specs: list[dict[str, Any]] = [{"url": engine.url, "role": role} for role, group in roles for engine in group]
+    # A probe of an engine that shares its core with two others is slow, not failed.
+    patient: dict[str, Any] = {"tokenization__default": None, "pool__probe_timeout_s": 20.0}
+    async with running_router([*specs, *more], **(patient | flags)) as router:
+        yield router
+
+
+@asynccontextmanager
+async def client_of(router: RunningRouter) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=router.url, timeout=180, trust_env=False) as client:
+        yield client
+
+
+async def eventually(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            while not condition():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s:.0f} s: {what}") from None
+
+
+async def exact(router: RunningRouter, ranks: int | None = None) -> None:
+    """Returns when the router follows every endpoint's KV events (or `ranks` of them) without a hole."""
+    wanted = ranks if ranks is not None else len(router.app.pool.snapshot())
+
+    def followed() -> bool:
+        following = router.app.indexing.following()
+        return len(following) >= wanted and all(one.exact for one in following.values())
+
+    await eventually(followed, "all KV events followed exactly")
+
+
+class EventProxy:
+    """A TCP proxy to one of an engine's event sockets, to cut and to mend."""
+
+    def __init__(self, port: int) -> None:
+        self._engine_port = port
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"tcp://127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        await self.mend()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
+
+    async def mend(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """Refuses, and ends what is connected."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for writer in self._open:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        self._open.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._engine_port)
+        except OSError:
+            writer.close()
+            return
+        self._open |= {writer, back}
+        for source, target in ((reader, back), (there, writer)):
+            task = asyncio.create_task(_copy(source, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+        target.close()
