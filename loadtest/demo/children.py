@@ -32,6 +32,11 @@ class Child:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Of the process itself: the leash runs the module in its own process."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raises `ChildFailed` when it has ended."""
         code = self._process.poll()
