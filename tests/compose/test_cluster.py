@@ -16,7 +16,7 @@ from tests.support.compose import Compose
 pytestmark = pytest.mark.timeout(600)
 
 ENGINES = {"prefill-0", "prefill-1", "decode-0", "decode-1"}
-LONG_TEXT = " ".join(f"Fact {number} is that {number} squared makes {number * number}." for number in range(150))
+LONG_TEXT = " ".join(f"Fact {number} is that {number} squared makes {number * number}." for number in range(60))
 
 
 @pytest.fixture
