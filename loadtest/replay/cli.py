@@ -93,6 +93,11 @@ def replay(
     ] = None,
     kill: Annotated[list[str] | None, typer.Option(metavar="ENGINE@S", help="e2@600: that engine dies then.")] = None,
     join: Annotated[list[float] | None, typer.Option(metavar="S", help="One more engine, cold, from then on.")] = None,
+    windows: Annotated[
+        int,
+        typer.Option(min=0, max=1000, help="Short windows on which to search what who knows the future would do."),
+    ] = 0,
+    window_size: Annotated[int, typer.Option(min=2, max=50, help="Requests of such a window.")] = 40,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="Processes.")] = 1,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON; - for standard output.")
@@ -131,6 +136,8 @@ def replay(
             cache_answers=cache_answers,
         ),
         slos=tuple(_slo(text) for text in slo or ("2,0.05",)),
+        outlooks=windows,
+        outlook_size=window_size,
         window=Window(begin, until if until is not None else float("inf")),
     )
     _check(plan, baseline)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from loadtest.replay.cache import PRIVATE, BlockCache, Change
@@ -75,6 +75,13 @@ class Job:
         self.order = 0
         self.ends = -1
         """The decode step that gives the last token; -1 while not decoding."""
+
+    def copy(self) -> Job:
+        twin = Job.__new__(Job)
+        for name in Job.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin.blocks = self.blocks.copy()
+        return twin
 
     @property
     def known(self) -> Sequence[int]:
@@ -210,6 +217,22 @@ class Engine:
         """Blocks were freed by somebody else."""
         if self._waiting and self.due == math.inf:
             self._schedule(now)
+
+    def copy(self, listener: Listener) -> Engine:
+        """A twin with a future of its own, told to another listener. Jobs that are loading elsewhere are not taken."""
+        twin = Engine(self.name, self.profile, self.cache.copy(), listener, preemption=self._preemption)
+        jobs = {job: job.copy() for job in [*self._decoding, *(j for j, _ in self._step), *self._waiting]}
+        twin.due, twin.busy_s, twin.prefilled, twin.preempted = self.due, self.busy_s, self.prefilled, self.preempted
+        twin._waiting = deque(jobs[job] for job in self._waiting)
+        twin._step = [(jobs[job], tokens) for job, tokens in self._step]
+        twin._decoding = {jobs[job]: None for job in self._decoding}
+        twin._ends = [(at, order, jobs[job]) for at, order, job in self._ends if job in jobs]
+        twin._grows = [(at, order, jobs[job]) for at, order, job in self._grows if job in jobs]
+        heapify(twin._ends)
+        heapify(twin._grows)
+        twin._kv, twin._done, twin._run, twin._since = self._kv, self._done, self._run, self._since
+        twin._admitted = self._admitted
+        return twin
 
     def kill(self) -> list[Job]:
         """The process dies: everything in it, in no order. The engine must not be used any more."""

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.replay.clairvoyant import Arrival, Moment, look_ahead
 from loadtest.replay.fleet import Fleet, Member, slower
 from loadtest.replay.inputs import InputError, read_workload
 from loadtest.replay.policies.catalogue import find
-from loadtest.replay.results import Run, Slo, Window
+from loadtest.replay.results import Outlook, Run, Slo, Window
 from loadtest.replay.simulation import Conditions, Simulation
 from loadtest.replay.workload import Workload, faster, jittered, merged, with_answers, with_sessions
 from loadtest.simulator.settings import SimulatorConfigError, find_profile
@@ -48,6 +49,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     conditions: Conditions = Conditions()
     slos: Sequence[Slo] = (Slo(2.0, 0.05),)
     window: Window = Window()
+    outlooks: int = 0
+    """Short windows on which a search that knows the future is run, spread over those that count."""
+    outlook_size: int = 40
 
 
 def load(plan: Plan) -> Workload:
@@ -110,8 +114,36 @@ def run_one(
     plan: Plan, workload: Workload, policy: str, seed: int, progress: Callable[[int], None] = lambda _: None
 ) -> Run:
     """Raises `ConfigError`."""
-    replayed = seeded(workload, plan, seed)
-    return Simulation(replayed, find(policy), fleet(plan), plan.conditions, seed=seed).run(progress)
+    replayed, contestant = seeded(workload, plan, seed), find(policy)
+    looks = plan.outlooks and not (contestant.pooled or plan.prefill)
+    moments = _window_starts(plan, replayed) if looks else ()
+    simulation = Simulation(replayed, contestant, fleet(plan), plan.conditions, seed=seed, moments=moments)
+    run = simulation.run(progress)
+    return msgspec.structs.replace(run, outlooks=_outlooks(plan, replayed, run, simulation.moments, seed))
+
+
+def _window_starts(plan: Plan, workload: Workload) -> list[int]:
+    numbers = [r.number for r in workload.requests if plan.window.begin <= r.at < plan.window.end]
+    numbers = numbers[: max(len(numbers) - plan.outlook_size, 0)]
+    return [numbers[int((i + 0.5) * len(numbers) / plan.outlooks)] for i in range(plan.outlooks)] if numbers else []
+
+
+def _outlooks(plan: Plan, workload: Workload, run: Run, moments: Sequence[Moment], seed: int) -> list[Outlook]:
+    """What became of each window, beside the best that could have."""
+    requests = {request.number: request for request in workload.requests}
+    order = sorted(run.results, key=lambda result: (result.at, result.number))
+    places = {result.number: place for place, result in enumerate(order)}
+    outlooks = []
+    for moment in moments:
+        first = places[moment.number]
+        window = [r for r in order[first : first + plan.outlook_size] if r.endpoint in moment.engines]
+        if window:
+            arrivals = [Arrival(result.at, requests[result.number]) for result in window]
+            placed = [result.endpoint or "" for result in window]
+            rng = random.Random(f"{seed}/{moment.number}")
+            answers = plan.conditions.cache_answers
+            outlooks.append(look_ahead(moment, arrivals, placed, rng, cache_answers=answers))
+    return outlooks
 
 
 def run_all(plan: Plan, workload: Workload, jobs: int, progress: Progress) -> list[Run]:

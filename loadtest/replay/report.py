@@ -81,6 +81,8 @@ def _mean(summaries: Sequence[Summary]) -> Summary:
     """Over seeds, number by number."""
     first, count = summaries[0], len(summaries)
 
+    over = [s.over_clairvoyant for s in summaries if s.over_clairvoyant is not None]
+
     def mean(values: Sequence[float]) -> float:
         return math.fsum(values) / count
 
@@ -104,6 +106,7 @@ def _mean(summaries: Sequence[Summary]) -> Summary:
         load_spread=mean([s.load_spread for s in summaries]),
         busy_spread=mean([s.busy_spread for s in summaries]),
         preempted=round(mean([s.preempted for s in summaries])),
+        over_clairvoyant=mean(over) if len(over) == count else None,
         decisions_per_s=mean([s.decisions_per_s for s in summaries]),
         requests_per_s=mean([s.requests_per_s for s in summaries]),
     )

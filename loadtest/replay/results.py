@@ -42,6 +42,15 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     preempted: int
 
 
+class Outlook(msgspec.Struct, frozen=True):
+    """Mean TTFT over one short window, in seconds, everything else being equal."""
+
+    chosen: float
+    """As the policy placed the requests."""
+    best: float
+    """As somebody who knows the future placed them."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One workload under one policy with one seed."""
 
@@ -51,11 +60,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """In order of their end."""
     shares: Sequence[Share]
     ended_s: float
+    outlooks: Sequence[Outlook] = ()
     cpu_s: float
     """CPU time of the whole replay."""
-    decisions: int
     decide_s: float
-    """CPU time of all decisions, index lookups included."""
+    """Median time of a decision, index lookup included; a median because the machine has other things to do too."""
 
 
 class Slo(msgspec.Struct, frozen=True):
@@ -130,8 +139,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     busy_spread: float
     """The same over seconds that engines computed, in the whole run."""
     preempted: int
+    over_clairvoyant: float | None
+    """TTFT on the windows looked at, over what a search that knows the future found there."""
     decisions_per_s: float
-    """By CPU time, index lookups included."""
+    """One over the median time of a decision, index lookup included."""
     requests_per_s: float
     """How fast the replay itself went, by CPU time."""
 
@@ -158,9 +169,15 @@ def summarize(run: Run, slos: Sequence[Slo], window: Window) -> Summary:
         load_spread=_over_mean(list(taken.values())),
         busy_spread=_over_mean([share.busy_s for share in run.shares]),
         preempted=sum(share.preempted for share in run.shares),
-        decisions_per_s=run.decisions / run.decide_s if run.decide_s else math.inf,
+        over_clairvoyant=_over_best(run.outlooks),
+        decisions_per_s=1.0 / run.decide_s if run.decide_s else math.inf,
         requests_per_s=len(run.results) / run.cpu_s if run.cpu_s else math.inf,
     )
+
+
+def _over_best(outlooks: Sequence[Outlook]) -> float | None:
+    best = sum(outlook.best for outlook in outlooks)
+    return sum(outlook.chosen for outlook in outlooks) / best if best else None
 
 
 def _over_mean(values: Sequence[float]) -> float:

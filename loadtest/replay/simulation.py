@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
 
 from loadtest.replay.cache import BlockCache, Change
+from loadtest.replay.clairvoyant import Moment
 from loadtest.replay.engine import Engine, Job
 from loadtest.replay.fleet import Fleet, Member
 from loadtest.replay.policies.base import Contestant, World
@@ -60,7 +62,11 @@ class Simulation:
         *,
         seed: int,
         observers: Sequence[Observer] = (),
+        moments: Collection[int] = (),
     ) -> None:
+        """`moments`: numbers of requests at whose arrival the engines are copied, for `loadtest.replay.clairvoyant`."""
+        self.moments: list[Moment] = []
+        self._moments = frozenset(moments)
         self.now = 0.0
         self._workload = workload
         self._contestant = contestant
@@ -74,8 +80,7 @@ class Simulation:
         self._up: list[EndpointState] = []
         self._results: list[Result] = []
         self._following = _turns(workload.requests)
-        self._decide_s = 0.0
-        self._decisions = 0
+        self._decide_s: list[float] = []
         self._loading: dict[Job, tuple[Engine, Flight]] = {}
         self._age = conditions.metrics_age_s if contestant.metrics_age_s is None else contestant.metrics_age_s
         size = workload.block_size
@@ -139,8 +144,7 @@ class Simulation:
             ],
             ended_s=self.now,
             cpu_s=cpu_s,
-            decisions=self._decisions,
-            decide_s=self._decide_s,
+            decide_s=statistics.median(self._decide_s) if self._decide_s else 0.0,
         )
 
     # Events
@@ -249,22 +253,30 @@ class Simulation:
     # Requests
 
     def _arrive(self, request: Request) -> None:
+        if request.number in self._moments:
+            self._remember(request.number)
         flight = self._routing.arrive(request, self.now)
         states = self._up
         if self._age == 0.0:
             states = [self._measured(state) for state in states]
-        began = time.process_time()
+        began = time.perf_counter()
         try:
             decision = self._routing.decide(flight, states, self.now)
         except RouterError:
             self._over(flight, Outcome.REFUSED)
             return
         finally:
-            self._decide_s += time.process_time() - began
-            self._decisions += 1
+            self._decide_s.append(time.perf_counter() - began)
         if decision.prefill and request.prompt > self._workload.block_size:
             flight.leg = Leg.PREFILL
         self._try(flight)
+
+    def _remember(self, number: int) -> None:
+        engines = {}
+        for name, engine in self._alive.items():
+            engine.advance(self.now)
+            engines[name] = engine.copy(self)
+        self.moments.append(Moment(number, engines))
 
     def _try(self, flight: Flight) -> None:
         """The leg's next attempts, until an engine takes it."""

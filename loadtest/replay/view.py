@@ -57,7 +57,7 @@ def _work(report: Report) -> Table:
         "load max/mean",
         "busy max/mean",
         "preempted",
-        "decisions / CPU s",
+        "decisions/s",
         "requests / CPU s",
     )
     for row in report.rows:
@@ -78,11 +78,21 @@ def _work(report: Report) -> Table:
 
 def _comparison(report: Report) -> Table:
     table = _table(
-        f"\nagainst {report.base}, paired, with 95 % interval", "mean TTFT", "mean E2E", "TTFT / pooled", "regret"
+        f"\nagainst {report.base}, paired, with 95 % interval",
+        "mean TTFT",
+        "mean E2E",
+        "TTFT / pooled",
+        "regret",
+        "/ clairvoyant",
     )
     for row in sorted(report.rows, key=_by_ttft):
         table.add_row(
-            row.policy, _ratio(row.ttft_ratio), _ratio(row.e2e_ratio), _number(row.over_bound), _number(row.regret)
+            row.policy,
+            _ratio(row.ttft_ratio),
+            _ratio(row.e2e_ratio),
+            _number(row.over_bound),
+            _number(row.regret),
+            _number(row.summary.over_clairvoyant),
         )
     return table
 

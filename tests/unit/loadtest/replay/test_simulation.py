@@ -100,6 +100,13 @@ def test_in_a_disaggregated_pool_prefill_hand_off_and_decode_follow_each_other()
     assert ended.prefill_s == pytest.approx(0.161)
 
 
+def test_what_the_prefill_engine_had_is_the_hit_of_a_handed_over_prompt() -> None:
+    pool = fleet(member("p", P), member("d", D))
+    load = workload(ask(0, 0.0, range(10)), ask(1, 9.0, range(20)))
+    run = replayed(load, Fixed("d", prefill=["p"]).contestant, pool)
+    assert [result.cached for result in run.results] == [0, 10 * SIZE]
+
+
 def test_many_hand_offs_leave_no_lease_and_no_pinned_block_behind() -> None:
     pool = fleet(member("p0", P), member("p1", P), member("d", D))
     load = workload(*(ask(n, 0.02 * n, range(30 * n, 30 * n + 25)) for n in range(60)))
@@ -150,9 +157,7 @@ def test_what_no_engine_could_hold_is_an_error_and_not_a_wait() -> None:
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 @pytest.mark.parametrize("roles", [(), (P, P, D)])
-def test_every_policy_answers_everything_and_the_same_seed_gives_the_same_run(
-    name: str, roles: tuple[Role, ...]
-) -> None:
+def test_every_policy_answers_everything_and_a_seed_gives_one_run(name: str, roles: tuple[Role, ...]) -> None:
     pool = fleet(*(member(f"e{i}", role) for i, role in enumerate(roles)))
     load = workload(*(ask(n, 0.1 * n, [0, n % 7, *range(100 + n, 110 + n)], session=n % 5) for n in range(80)))
     once, again = replayed(load, name, pool), replayed(load, name, pool)
