@@ -40,6 +40,7 @@ from router.pool.prober import Prober
 from router.pool.scraper import Scraper
 from router.process import Process, listen
 from router.reload import ConfigWatcher, SettingsLoader
+from router.retry_budget import RetryBudget
 from router.settings import Settings
 from router.sharing import Alone, Sharing, own_load
 from router.upstream.control import ControlClient
@@ -109,6 +110,7 @@ class App:
                 holders=holders,
                 clock=clock,
                 rng=rng,
+                budget=RetryBudget(ratio=settings.retries.budget_ratio, reserve=settings.retries.budget_reserve),
                 settings=assembly.leg_settings(settings),
             ),
             inflight=self.inflight,

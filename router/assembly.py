@@ -160,6 +160,7 @@ def leg_settings(settings: Settings) -> LegSettings:
         retry_statuses=frozenset(retries.on_status),
         first_byte_timeout_s=upstream.first_byte_timeout_s,
         prefill_timeout_s=pd.prefill_timeout_s,
+        retry_within_s=retries.within_s,
         response_headers=settings.server.response_headers,
         inject_stream_usage=settings.usage.inject_stream_usage,
     )

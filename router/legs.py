@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,21 +18,25 @@ from router.errors import NoEndpoint, RouterError, UpstreamFailed, UpstreamTimeo
 from router.holders import ResponseHolders
 from router.inflight import InflightTracker, Lease
 from router.observability.events import Dispatched, FirstToken, LegFailed, Observer, Outcome
+from router.opening import Opening, hold
 from router.ports import (
     Clock,
     EndpointPool,
     PrefixIndex,
     Reply,
     Upstream,
+    UpstreamAborted,
+    UpstreamBroken,
     UpstreamError,
     UpstreamRefused,
     UpstreamResponse,
     UpstreamSilent,
 )
+from router.retry_budget import RetryBudget
 from router.trip import Trip
 from router.wire.headers import response_headers
 from router.wire.kv_transfer import ask_for_usage, decode_leg_body, hand_off, prefill_leg_body
-from router.wire.sse import Scanner, scanner_for
+from router.wire.sse import Scanner, before_abort, scanner_for
 from router.wire.usage_stripper import UsageStripper
 
 _RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,123})"')
@@ -48,6 +53,8 @@ class LegSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_statuses: frozenset[int] = frozenset({502, 503, 504})
     first_byte_timeout_s: float = 300.0
     prefill_timeout_s: float = 60.0
+    retry_within_s: float = 60.0
+    """No further attempt begins later than this after the request arrived."""
     expected_output_tokens: int = 256
     """Counted for a request that does not say how much it may produce."""
     response_headers: bool = True
@@ -67,8 +74,10 @@ class Legs:
         holders: ResponseHolders,
         clock: Clock,
         rng: random.Random,
+        budget: RetryBudget,
         settings: LegSettings,
     ) -> None:
+        self._budget = budget
         self._upstream = upstream
         self._pool = pool
         self._index = index
@@ -88,6 +97,10 @@ class Legs:
         started = self._clock()
         body = prefill_leg_body(request.body, request.api)
         for attempt, candidate in enumerate(decision.prefill[: self._settings.prefill_attempts]):
+            if attempt:
+                if not self._may_retry(request):
+                    break
+                await self._before_retry(attempt)
             lease = self._take(candidate, prompt, output_tokens=1, prefills=True)
             try:
                 params = await self._prefill_once(request, candidate, prompt, body, attempt)
@@ -148,71 +161,107 @@ class Legs:
         if params is not None:
             body = decode_leg_body(body, params)
         attempts = decision.decode[: self._settings.max_attempts]
-        failure: UpstreamError | None = None
+        self._budget.request(self._clock())
         for attempt, candidate in enumerate(attempts):
             trip.attempts = attempt + 1
-            await self._back_off(attempt)
             lease = self._take(candidate, prompt, output_tokens=self._expected_output(request), prefills=params is None)
+            leg = _DecodeLeg(candidate, lease, self._clock(), injected)
             try:
                 self._dispatched(request, Leg.DECODE, candidate, prompt, attempt)
-                dispatched_at = self._clock()
-                try:
-                    response = await self._open(request, candidate, body, self._settings.first_byte_timeout_s)
-                except UpstreamError as error:
-                    self._failed(request, Leg.DECODE, candidate, error)
-                    failure = error
-                    if isinstance(error, UpstreamSilent):
-                        break
-                    continue
-                try:
-                    if response.status in self._settings.retry_statuses and attempt + 1 < len(attempts):
-                        self._observer.on_leg_failed(_leg_failed(request, Leg.DECODE, candidate, "status"))
-                        continue
-                    await self._answer(trip, candidate, prompt, response, lease, dispatched_at, injected, reply)
-                    return
-                finally:
-                    await response.close()
+                failure = await self._attempt(trip, leg, prompt, body, attempt + 1 == len(attempts), reply)
             finally:
                 lease.release()
+            if failure is None:
+                return
+            if isinstance(failure, UpstreamSilent) or attempt + 1 == len(attempts) or not self._may_retry(request):
+                break
+            await self._before_retry(attempt + 1)
         raise _no_answer(failure)
+
+    async def _attempt(
+        self, trip: Trip, leg: _DecodeLeg, prompt: TokenizedPrompt, body: bytes, last: bool, reply: Reply
+    ) -> UpstreamError | None:
+        """One endpoint asked. None: the client has its answer; else why not, and nothing has gone to the client."""
+        request, candidate = trip.request, leg.candidate
+        try:
+            response = await self._open(request, candidate, body, self._settings.first_byte_timeout_s)
+        except UpstreamError as error:
+            self._failed(request, Leg.DECODE, candidate, error)
+            return error
+        try:
+            last = last or not self._may_retry(request)
+            if response.status in self._settings.retry_statuses and not last:
+                return self._passed_over(request, candidate, "status")
+            content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
+            scanner = scanner_for(request.api, content_type)
+            try:
+                opening = await hold(request.api, response, content_type, scanner)
+            except UpstreamError as error:
+                self._failed(request, Leg.DECODE, candidate, error)
+                return error
+            if opening.failure == "abort":
+                aborted = UpstreamAborted("the engine aborted the request")
+                self._failed(request, Leg.DECODE, candidate, aborted)
+                return aborted
+            if opening.failure == "empty" or (opening.failure is not None and not last):
+                return self._passed_over(request, candidate, opening.failure)
+            await self._answer(trip, leg, prompt, response, content_type, scanner, opening, reply)
+            return None
+        finally:
+            await response.close()
+
+    def _passed_over(self, request: InferenceRequest, candidate: Candidate, kind: str) -> UpstreamError:
+        """An answer that another endpoint may better; the endpoint's health is not touched."""
+        self._observer.on_leg_failed(_leg_failed(request, Leg.DECODE, candidate, kind))
+        return UpstreamBroken(f"the engine's answer was not one: {kind}")
+
+    def _may_retry(self, request: InferenceRequest) -> bool:
+        now = self._clock()
+        return now - request.arrived_at < self._settings.retry_within_s and self._budget.allows(now)
+
+    async def _before_retry(self, attempt: int) -> None:
+        """Counts the attempt that follows, and waits."""
+        self._budget.take(self._clock())
+        pause_s = min(self._settings.backoff_s * 2.0 ** (attempt - 1), self._settings.backoff_most_s)
+        await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
 
     async def _answer(
         self,
         trip: Trip,
-        candidate: Candidate,
+        leg: _DecodeLeg,
         prompt: TokenizedPrompt,
         response: UpstreamResponse,
-        lease: Lease,
-        dispatched_at: float,
-        injected: bool,
+        content_type: bytes,
+        scanner: Scanner,
+        opening: Opening,
         reply: Reply,
     ) -> None:
-        request = trip.request
+        candidate = leg.candidate
         trip.endpoint_id = candidate.id
         trip.status = response.status
         if trip.matched_tokens is None:
             trip.matched_tokens = _matched_tokens(candidate, prompt)
         if response.status < 500:
             self._pool.report_success(candidate.endpoint)
-        content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
-        scanner = scanner_for(request.api, content_type)
-        stripper = UsageStripper() if injected and content_type.startswith(b"text/event-stream") else None
+        stripper = UsageStripper() if leg.injected and content_type.startswith(b"text/event-stream") else None
         headers = response_headers(response.headers, keep_length=stripper is None)
         if self._settings.response_headers:
             headers += _explaining(trip)
         await reply.start(response.status, headers)
         try:
-            await self._pump(trip, candidate, response, scanner, stripper, lease, dispatched_at, reply)
+            await self._pump(trip, leg, response, scanner, stripper, opening, reply)
+            found = scanner.result()
+            if found.aborted:
+                raise UpstreamAborted("the engine aborted the request")
         except UpstreamError as error:
             trip.outcome = Outcome.CUT
-            self._failed(request, Leg.DECODE, candidate, error)
+            self._failed(trip.request, Leg.DECODE, candidate, error)
             raise UpstreamFailed("The engine's answer broke off before its end.") from None
         await reply.end(stripper.end() if stripper is not None else b"")
-        found = scanner.result()
         trip.output_tokens = found.output_tokens or None
         if found.usage is not None:
             trip.prompt_tokens, trip.cached_tokens = found.usage.prompt_tokens, found.usage.cached_tokens
-        if response.status >= 500 or found.error or found.aborted:
+        if response.status >= 500 or found.error:
             trip.outcome = Outcome.ENGINE_ERROR
         else:
             trip.outcome = Outcome.CLIENT_ERROR if response.status >= 400 else Outcome.OK
@@ -220,36 +269,43 @@ class Legs:
     async def _pump(
         self,
         trip: Trip,
-        candidate: Candidate,
+        leg: _DecodeLeg,
         response: UpstreamResponse,
         scanner: Scanner,
         stripper: UsageStripper | None,
-        lease: Lease,
-        dispatched_at: float,
+        opening: Opening,
         reply: Reply,
     ) -> None:
         take, read, send, feed = response.read_nowait, response.read, reply.send, scanner.feed
         head_of_responses = trip.request.api is Api.RESPONSES
-        while chunk := take() or await read():
-            if feed(chunk):
+        chunk, content = opening.data, opening.content
+        if not chunk and (chunk := take() or await read()):
+            content = feed(chunk)
+        while chunk:
+            if content:
                 trip.first_token_at = now = self._clock()
-                lease.first_token()
+                leg.lease.first_token()
                 self._observer.on_first_token(
                     FirstToken(
                         request_id=trip.request.request_id,
-                        endpoint_id=candidate.id,
+                        endpoint_id=leg.candidate.id,
                         ttft_s=now - trip.request.arrived_at,
-                        since_dispatch_s=now - dispatched_at,
+                        since_dispatch_s=now - leg.dispatched_at,
                     )
                 )
             if head_of_responses and (found := _RESPONSE_ID.search(chunk, 0, 4096)) is not None:
                 head_of_responses = False
-                self._holders.put(found.group(1).decode("ascii"), candidate.id)
+                self._holders.put(found.group(1).decode("ascii"), leg.candidate.id)
+            if scanner.aborted:
+                chunk = before_abort(chunk)
             if stripper is not None:
                 chunk = stripper.feed(chunk)
-                if not chunk:
-                    continue
-            await send(chunk)
+            if chunk:
+                await send(chunk)
+            if scanner.aborted:
+                break
+            if chunk := take() or await read():
+                content = feed(chunk)
         trip.last_byte_at = self._clock()
 
     async def stored(self, trip: Trip, candidates: list[Candidate], reply: Reply) -> None:
@@ -286,11 +342,6 @@ class Legs:
                 lease.release()
         raise _no_answer(failure)
 
-    async def _back_off(self, attempt: int) -> None:
-        if attempt:
-            pause_s = min(self._settings.backoff_s * 2.0 ** (attempt - 1), self._settings.backoff_most_s)
-            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
-
     def _take(self, candidate: Candidate, prompt: TokenizedPrompt, *, output_tokens: int, prefills: bool) -> Lease:
         uncached = max(prompt.token_count - _matched_tokens(candidate, prompt), 0) if prefills else 0
         return self._inflight.acquire(candidate.id, prefill_tokens=uncached, tokens=prompt.token_count + output_tokens)
@@ -325,6 +376,16 @@ class Legs:
     def _failed(self, request: InferenceRequest, leg: Leg, candidate: Candidate, error: UpstreamError) -> None:
         self._pool.report_failure(candidate.endpoint)
         self._observer.on_leg_failed(_leg_failed(request, leg, candidate, error.kind))
+
+
+class _DecodeLeg(NamedTuple):
+    """One attempt of the decode leg under way."""
+
+    candidate: Candidate
+    lease: Lease
+    dispatched_at: float
+    injected: bool
+    """The usage chunk was asked for by the router and is not the client's."""
 
 
 class EngineRefused(Exception):

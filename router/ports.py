@@ -147,3 +147,9 @@ class UpstreamSilent(UpstreamError):
     """No byte within the time allowed."""
 
     kind = "silent"
+
+
+class UpstreamAborted(UpstreamError):
+    """The engine ended the answer in good form without having finished it: an abort that nobody asked for."""
+
+    kind = "abort"

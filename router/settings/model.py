@@ -310,6 +310,13 @@ class RetrySettings(Section):
     """Pause before the second attempt, doubled for each further one, with jitter."""
     backoff_max_ms: float = Field(default=1000.0, ge=0)
     """Longest such pause."""
+    within_s: Seconds = 60.0
+    """No further attempt begins later than this after the request arrived."""
+    budget_ratio: float = Field(default=0.2, ge=0, le=1)
+    """Retries allowed for each request of the last 10 s, over `budget_reserve`; past both, the first failure is the
+    client's answer: when everything fails, retries must not multiply the load."""
+    budget_reserve: int = Field(default=100, ge=0)
+    """Retries allowed in 10 s however few requests there are."""
 
 
 class UsageSettings(Section):

@@ -28,7 +28,18 @@ _ERROR_CODE = re.compile(rb'"code"\s*:\s*"?(\d{3})\b')
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"([A-Za-z0-9_.-]{1,40})"')
 _STOP = re.compile(rb'"stop_reason"\s*:\s*"([A-Za-z0-9_.-]{1,40})"')
 _STATUS = re.compile(rb'"status"\s*:\s*"(completed|incomplete|failed|cancelled)"')
+_ABORT = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"abort"')
 _CHAT_OUTPUT = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call", "audio")
+
+
+def before_abort(chunk: bytes) -> bytes:
+    """Of a chunk of a stream in which an abort was seen, what goes before the event that tells it.
+
+    Empty when that event began in an earlier chunk: what has gone out of it is then half an event.
+    """
+    found = _ABORT.search(chunk)
+    ends = -1 if found is None else chunk.rfind(b"\n\n", 0, found.start())
+    return chunk[: ends + 2] if ends >= 0 else b""
 
 
 class StreamOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +73,16 @@ class StreamOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class Scanner(Protocol):
     """Watches one answer."""
+
+    @property
+    def aborted(self) -> bool:
+        """The engine has said that it gave up. Of a JSON answer this is known from `result` on."""
+        ...
+
+    @property
+    def failing(self) -> bool:
+        """It has given up or has reported an error."""
+        ...
 
     def feed(self, chunk: bytes) -> bool:
         """True for the one chunk that brings the first content: TTFT ends with it."""
@@ -169,9 +190,13 @@ class StreamScanner:
         "_reasons",
         "_tail",
         "_usage_in",
+        "aborted",
+        "failing",
     )
 
     def __init__(self, api: Api) -> None:
+        self.aborted = False
+        self.failing = False
         self._api = api
         self._dialect = _DIALECTS.get(api, _CHAT)
         self._tail = bytearray()
@@ -270,6 +295,8 @@ class StreamScanner:
             # Output items have a status of their own; the response's comes last.
             reasons = reasons[-1:]
             self._error = self._error or reasons == [b"failed"]
+        self.aborted = self.aborted or b"abort" in reasons
+        self.failing = self.failing or self.aborted or self._error
         for reason in reasons:
             word = reason.decode("ascii")
             if word not in self._reasons and len(self._reasons) < _MOST_REASONS:
@@ -295,7 +322,7 @@ class StreamScanner:
         found = _ERROR.search(lines)
         if found is None:
             return
-        self._error = True
+        self._error = self.failing = True
         code = _ERROR_CODE.search(lines, found.start())
         if code is not None and self._error_code is None:
             self._error_code = int(code[1])
@@ -304,14 +331,17 @@ class StreamScanner:
 class JsonScanner:
     """Watches an ``application/json`` body: usage and ends stand near its end, so the last 64 KiB are kept."""
 
-    __slots__ = ("_api", "_dialect", "_tail")
+    __slots__ = ("_api", "_dialect", "_found", "_tail", "aborted", "failing")
 
     def __init__(self, api: Api) -> None:
+        self.aborted = self.failing = False
+        self._found: StreamOutcome | None = None
         self._api = api
         self._dialect = _DIALECTS.get(api, _CHAT)
         self._tail = bytearray()
 
     def feed(self, chunk: bytes) -> bool:
+        self._found = None
         tail = self._tail
         tail += chunk
         if len(tail) > _TAIL_BYTES:
@@ -319,6 +349,12 @@ class JsonScanner:
         return False
 
     def result(self) -> StreamOutcome:
+        if self._found is None:
+            self._found = self._read()
+            self.aborted = self.failing = self._found.aborted
+        return self._found
+
+    def _read(self) -> StreamOutcome:
         body = bytes(self._tail)
         reasons = self._dialect.reason.findall(body)
         if self._api is Api.RESPONSES:
@@ -333,6 +369,8 @@ class BlindScanner:
     """For bodies that say nothing about tokens, such as audio."""
 
     __slots__ = ()
+
+    aborted = failing = False
 
     def feed(self, chunk: bytes) -> bool:
         return False

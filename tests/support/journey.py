@@ -8,6 +8,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from kvindex.redis_board import Load
 from router.core import (
     Api,
@@ -30,6 +32,7 @@ from router.legs import Legs, LegSettings
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
 from router.plugins.builtin import builtin_registry
 from router.ports import UpstreamError
+from router.retry_budget import RetryBudget
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
 from router.sharing import Sharing
@@ -39,6 +42,8 @@ BLOCK = 16
 HAND_OFF = {"do_remote_prefill": True, "remote_block_ids": [1, 2], "remote_host": "h", "remote_port": 1}
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 JSON = (b"content-type", b"application/json")
+SPOKEN = b'data: {"choices": [{"index": 0, "delta": {"content": "t"}, "finish_reason": null}]}\n\n'
+"""A piece of a stream with content in it."""
 
 
 class Sent:
@@ -287,6 +292,7 @@ class World:
         decider: str = "always-disagg-pd-decider",
         limit: int = 100,
         tokenization: FakeTokenization | None = None,
+        budget: RetryBudget | None = None,
         **leg_settings: Any,
     ) -> None:
         self.pool = FakePool(states)
@@ -308,6 +314,7 @@ class World:
             holders=self.holders,
             clock=clock,
             rng=rng,
+            budget=budget or RetryBudget(ratio=1.0, reserve=100),
             settings=LegSettings(**leg_settings),
         )
         self.director = Director(
@@ -328,5 +335,6 @@ class World:
 
     async def serve(self, asked: InferenceRequest | None = None) -> FakeReply:
         reply = FakeReply()
-        await self.director.serve(asked or request(), reply)
+        arrived = msgspec.structs.replace(asked or request(), arrived_at=asyncio.get_running_loop().time())
+        await self.director.serve(arrived, reply)
         return reply

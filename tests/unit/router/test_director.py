@@ -9,8 +9,10 @@ from router.core import Api, Health, Role
 from router.errors import ModelNotFound, NoEndpoint, Overloaded, UpstreamFailed, UpstreamTimeout
 from router.observability.events import Outcome
 from router.ports import UpstreamBroken, UpstreamRefused, UpstreamSilent
+from router.retry_budget import RetryBudget
 from tests.support.journey import (
     HAND_OFF,
+    SPOKEN,
     SSE,
     FakeReply,
     FakeResponse,
@@ -114,13 +116,38 @@ async def test_what_failed_last_decides_the_status(error: Exception, refusal: ty
 
 
 async def test_an_answer_that_breaks_off_is_not_begun_again_elsewhere() -> None:
-    broken = FakeResponse(200, [SSE], [b"data: {}\n\n", UpstreamBroken("cut")])
+    broken = FakeResponse(200, [SSE], [SPOKEN, UpstreamBroken("cut")])
     world = World([endpoint("a"), endpoint("b")], {"a": lambda _: broken, "b": lambda _: stream("x")}, held={"a": 5})
     with pytest.raises(UpstreamFailed):
         await world.serve()
     assert world.upstream.sent_to("b") == []
     assert world.recorder.ended[0].outcome is Outcome.CUT
     assert broken.closed
+
+
+@pytest.mark.parametrize("beginning", [[], [b"data: {}\n\n"]], ids=["head", "event-without-content"])
+async def test_an_answer_that_breaks_off_before_any_content_is_asked_of_another(beginning: list[bytes]) -> None:
+    broken = FakeResponse(200, [SSE], [*beginning, UpstreamBroken("cut")])
+    world = World([endpoint("a"), endpoint("b")], {"a": lambda _: broken, "b": lambda _: stream("x")}, held={"a": 5})
+    reply = await world.serve()
+    assert b'"x"' in reply.body
+    assert world.pool.failed == ["a"]
+    assert world.inflight.snapshot() == {}
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+async def test_past_the_retry_budget_the_first_failure_is_the_clients_answer(allowed: int) -> None:
+    engines = {"a": lambda _: answer({"error": "busy"}, 503), "b": lambda _: stream("x")}
+    budget = RetryBudget(ratio=0.0, reserve=allowed)
+    world = World([endpoint("a"), endpoint("b")], engines, held={"a": 5}, budget=budget)
+    assert (await world.serve()).status == (200 if allowed else 503)
+
+
+async def test_no_attempt_begins_past_the_time_for_retries() -> None:
+    engines = {"a": lambda _: answer({"error": "busy"}, 503), "b": lambda _: stream("x")}
+    world = World([endpoint("a"), endpoint("b")], engines, held={"a": 5}, retry_within_s=0.0)
+    assert (await world.serve()).status == 503
+    assert world.upstream.sent_to("b") == []
 
 
 async def test_an_error_inside_a_stream_is_relayed_and_counted() -> None:
