@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvindex.index import Match, Mode, Tier
 from kvindex.memory import MemoryIndex
 from loadtest.replay.cache import Change
-from loadtest.replay.policies.base import Policy
+from loadtest.replay.policies.base import Built
 from loadtest.replay.workload import Request
 from router.core import (
     NO_MATCH,
@@ -72,7 +72,7 @@ class Flight:
 class Routing:
     def __init__(
         self,
-        policy: Policy,
+        built: Built,
         observer: Observer,
         *,
         block_size: int,
@@ -88,7 +88,9 @@ class Routing:
         self.index = MemoryIndex(clock)
         self.inflight = InflightTracker()
         self.observer = observer
-        self._policy = policy
+        self._policy = built.policy
+        self._complete = built.complete
+        self._forget = built.forget
         self._block_size = block_size
         self._clock = clock
         self._rng = rng
@@ -106,6 +108,8 @@ class Routing:
 
     def leave(self, endpoint_id: str) -> None:
         self.index.drop(endpoint_id)
+        if self._forget is not None:
+            self._forget(endpoint_id)
 
     def changed(self, endpoint_id: str, changes: Sequence[Change]) -> None:
         """The endpoint's KV events arrived."""
@@ -160,7 +164,7 @@ class Routing:
         else:
             match = self.index.match(blocks) if blocks else {}
         inflight = self.inflight.get
-        return [
+        candidates = [
             Candidate(
                 state,
                 inflight(state.endpoint.id),
@@ -169,6 +173,7 @@ class Routing:
             )
             for state in states
         ]
+        return candidates if self._complete is None else self._complete(candidates)
 
     def next_candidate(self, flight: Flight) -> Candidate | None:
         """Whom the leg tries now; None when it has tried enough."""

@@ -89,10 +89,10 @@ class Simulation:
         self._pool = BlockCache(capacity, size) if contestant.pooled else None
         for member in fleet.members:
             self._add_engine(member)
-        world = World(profile=fleet.members[0].profile, block_size=size, engines=self._engines)
+        world = World(profile=fleet.members[0].profile, block_size=size, clock=lambda: self.now, engines=self._engines)
         built = contestant.build(world)
         self._routing = Routing(
-            built.policy,
+            built,
             Observers(*built.observers, *observers),
             block_size=size,
             clock=lambda: self.now,

@@ -40,6 +40,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     profile: EngineProfile
     """Of the first engine: what an operator would know of the pool."""
     block_size: int
+    clock: Callable[[], float]
+    """The replay's time, in seconds."""
     engines: Mapping[str, Engine]
     """The true state of everything, by endpoint id: for bounds only."""
 
@@ -48,6 +50,10 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     observers: Sequence[Observer] = ()
     """Told what the director's observers are told, in the same order: a model that learns online is one."""
+    complete: Callable[[list[Candidate]], list[Candidate]] | None = None
+    """Adds to candidates what such a model knows of their endpoints, before each decision."""
+    forget: Callable[[str], None] | None = None
+    """The endpoint of that id is gone."""
 
 
 class Contestant(msgspec.Struct, frozen=True, kw_only=True):

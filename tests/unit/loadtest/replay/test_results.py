@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from loadtest.replay.compare import ratio, regret, ttft
+from loadtest.replay.plan import Plan
+from loadtest.replay.report import as_json, make_report
+from loadtest.replay.results import Result, Run, Share, Slo, Spread, Window, summarize
+from router.observability.events import Outcome
+
+
+def result(number: int, ttft_s: float | None, **more: Any) -> Result:
+    values: dict[str, Any] = {
+        "number": number,
+        "at": float(number),
+        "prompt": 100,
+        "output": 11,
+        "cached": 40,
+        "endpoint": f"e{number % 2}",
+        "prefill_endpoint": None,
+        "outcome": Outcome.OK,
+        "ttft_s": ttft_s,
+        "e2e_s": (ttft_s or 0.0) + 0.5,
+    }
+    return Result(**(values | more))
+
+
+def run(policy: str, results: list[Result], seed: int = 1) -> Run:
+    shares = [Share(endpoint=f"e{i}", busy_s=1.0 + i, prefilled=60, preempted=0) for i in range(2)]
+    return Run(policy=policy, seed=seed, results=results, shares=shares, ended_s=9.0, cpu_s=2.0, decide_s=1e-4)
+
+
+def test_a_summary_counts_what_arrived_in_the_window() -> None:
+    results = [result(n, 0.1 * n) for n in range(10)]
+    summary = summarize(run("a", results), [Slo(0.55, 0.05), Slo(0.55, 0.04)], Window(2.0, 8.0))
+    assert summary.requests == 6
+    assert summary.ttft.mean == pytest.approx(0.45)
+    assert summary.tpot.p50 == pytest.approx(0.05)
+    assert summary.goodput == [pytest.approx(4 / 6), 0.0]
+    assert summary.hit_rate == pytest.approx(0.4)
+    assert (summary.load_spread, summary.busy_spread) == (1.0, pytest.approx(4 / 3))
+    assert (summary.requests_per_s, summary.decisions_per_s) == (5.0, pytest.approx(1e4))
+
+
+def test_what_failed_is_no_fast_answer() -> None:
+    results = [result(0, 0.1), result(1, None, outcome=Outcome.REFUSED), result(2, 0.1, outcome=Outcome.CUT)]
+    summary = summarize(run("a", results), [Slo(2.0, 1.0)], Window())
+    assert summary.failed == 2
+    assert summary.goodput == [pytest.approx(1 / 3)]
+    assert summary.ttft.mean == pytest.approx(0.1)
+
+
+def test_quantiles_lie_between_ranks() -> None:
+    spread = Spread.of([4.0, 1.0, 2.0, 3.0, 5.0])
+    assert (spread.mean, spread.p50, spread.p90) == (3.0, 3.0, pytest.approx(4.6))
+    assert math.isnan(Spread.of([]).mean)
+
+
+def test_a_ratios_interval_excludes_one_only_where_the_difference_is_no_chance() -> None:
+    base = [run("b", [result(n, 1.0 + n % 7) for n in range(200)], seed) for seed in (1, 2)]
+    better = [run("a", [result(n, 0.8 * (1.0 + n % 7)) for n in range(200)], seed) for seed in (1, 2)]
+    other = [run("c", [result(n, 1.0 + (n * n) % 7) for n in range(200)], seed) for seed in (1, 2)]
+    clear, same = ratio(better, base, ttft, Window()), ratio(other, base, ttft, Window())
+    assert clear is not None and same is not None
+    assert clear.value == pytest.approx(0.8)
+    assert clear.high < 1.0
+    assert same.low <= same.value <= same.high
+    assert ratio(better, [], ttft, Window()) is None
+
+
+def test_regret_is_the_share_of_what_round_robin_loses_to_the_bound() -> None:
+    assert regret(1.5, 1.0, 3.0) == pytest.approx(0.25)
+    assert regret(1.5, 1.0, 1.0) is None
+
+
+def test_the_reports_json_has_every_policy_and_null_for_what_is_unknown() -> None:
+    runs = [run("pooled", [result(0, 1.0)]), run("round-robin", [result(0, 3.0)]), run("x", [result(0, 2.0, output=1)])]
+    plan = Plan(traces=["t"], policies=["pooled", "round-robin", "x"])
+    told = json.loads(as_json(make_report(plan, "t", runs, "round-robin")))
+    assert [row["policy"] for row in told["rows"]] == ["pooled", "round-robin", "x"]
+    assert [row["regret"] for row in told["rows"]] == [0.0, 1.0, 0.5]
+    assert told["rows"][2]["over_bound"] == 2.0
+    assert told["rows"][2]["summary"]["tpot"]["mean"] is None
+    assert told["plan"]["window"]["end"] is None
