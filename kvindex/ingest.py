@@ -18,6 +18,8 @@ import msgspec
 
 from kvindex.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, MalformedEvents, Message, Tier
 from kvindex.events import decode_events as decode
+from kvindex.hashing import chain_root
+from kvindex.journal import At, Journal, Saved, Unheard
 from kvindex.keymap import KeyMap, Unindexable, UnknownParent
 from kvindex.operations import Operation, OperationLog, Resync
 
@@ -31,6 +33,15 @@ class SourceState(msgspec.Struct, frozen=True):
     exact: bool
     reason: str
     """Why not, a short word from a bounded set; empty when exact."""
+
+
+class _Facts(msgspec.Struct, frozen=True, array_like=True):
+    chain: tuple[int, int]
+    """What keys start from, and tokens a block: keys of another chain say nothing here."""
+    resumable: bool
+    engine_block_size: int | None
+    group: int | None
+    far_tiers_seen: bool
 
 
 TOO_SHORT = "replay does not reach back"
@@ -92,6 +103,52 @@ class Ingest:
         self._parent_replay_used = False
         self._far_tiers_seen = False
         self._group: int | None = None
+        self._chain = (chain_root(model), block_size)
+        self._journal: Journal | Unheard = Unheard()
+
+    # Sharing with other routers
+
+    def tell(self, journal: Journal) -> None:
+        """Every change from now on, and a mark for each message, goes there too."""
+        self._journal = journal
+        self._keys.tell(journal)
+
+    @property
+    def keys(self) -> KeyMap:
+        return self._keys
+
+    @property
+    def applied(self) -> At | None:
+        """The last message applied; None where there is none, or what was after it is lost."""
+        return None if self._applied is None else At(*self._applied)
+
+    def facts(self) -> bytes:
+        """What a successor must know besides the blocks."""
+        return msgspec.msgpack.encode(
+            _Facts(self._chain, not self._keys.opaque, self._keys.engine_block_size, self._group, self._far_tiers_seen)
+        )
+
+    def same_keys(self, facts: bytes) -> bool:
+        """Whether what was left with these facts is keyed as here."""
+        try:
+            return msgspec.msgpack.decode(facts, type=_Facts).chain == self._chain
+        except msgspec.DecodeError:
+            return False
+
+    def resume(self, saved: Saved) -> bool:
+        """Goes on from what another router left; to be followed by `start`, whose replay proves it to be the same
+        engine. False, changing nothing: what was left is of other keys, or not enough to go on from."""
+        try:
+            facts = msgspec.msgpack.decode(saved.facts, type=_Facts)
+        except msgspec.DecodeError:
+            return False
+        if facts.chain != self._chain or not facts.resumable or saved.at.part:
+            return False
+        self._keys.restore(saved.held, saved.counts, facts.engine_block_size)
+        self._next, self._applied = saved.at.sequence + 1, (saved.at.sequence, saved.at.timestamp)
+        self.last_timestamp = saved.at.timestamp
+        self._group, self._far_tiers_seen = facts.group, facts.far_tiers_seen
+        return True
 
     @property
     def next_sequence(self) -> int | None:
@@ -261,6 +318,7 @@ class Ingest:
             except MalformedEvents:
                 self.counters.malformed += 1
                 self._doubt("malformed events")
+        self._journal.mark(At(sequence, batch.timestamp))
         return log.items
 
     def _doubt(self, reason: str) -> None:

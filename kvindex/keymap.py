@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from kvindex.events import BlockStored, MalformedEvents, Tier, engine_hash
 from kvindex.hashing import SALT, Extra, block_hashes, chain_root
+from kvindex.journal import Journal, Keys, Unheard
 from kvindex.operations import OperationLog
 from kvindex.parts import Part, Parts
 
@@ -54,6 +55,42 @@ class KeyMap:
         self._unsure: set[int] = set()
         self._parts = Parts(block_size)
         self._roots: dict[str | None, int] = {}
+        self._journal: Journal | Unheard = Unheard()
+
+    def tell(self, journal: Journal) -> None:
+        """Every change from now on goes there too."""
+        self._journal = journal
+
+    @property
+    def engine_block_size(self) -> int | None:
+        """Tokens; None before the first block."""
+        return self._engine_block_size
+
+    @property
+    def opaque(self) -> bool:
+        """Engine blocks are parts of ours: the journal is keyed by our own hashes, and nobody can go on from it."""
+        return self._engine_block_size is not None and self._engine_block_size < self._block_size
+
+    def residency(self, tier: Tier) -> tuple[list[int], list[Keys], dict[int, int]]:
+        """Engine hashes held, what each stands for, and those stored more than once."""
+        held = self._held[tier]
+        if self.opaque:
+            keys = self._parts.complete(cast("Iterable[Part]", held.values()), tier)
+            return keys, cast("list[Keys]", list(keys)), {}
+        return list(held), cast("list[Keys]", list(held.values())), dict(self._counts[tier])
+
+    def restore(
+        self,
+        held: Sequence[tuple[Sequence[int], Sequence[Keys]]],
+        counts: Sequence[dict[int, int]],
+        engine_block_size: int | None,
+    ) -> None:
+        """By tier, what `residency` gave elsewhere. Replaces everything, and tells the journal nothing."""
+        self._held = [dict(zip(hashes, keys, strict=True)) for hashes, keys in held]
+        self._counts = [dict(each) for each in counts]
+        self._engine_block_size = engine_block_size
+        self._recent = {}
+        self._unsure = set()
 
     def __len__(self) -> int:
         return len(set().union(*self._held))
@@ -83,6 +120,7 @@ class KeyMap:
         """Returns how many of the hashes were not held in the tier."""
         held, counts = self._held[tier], self._counts[tier]
         gone: list[_Value] = []
+        gone_hashes: list[int] = []
         unknown = 0
         for wire_hash in block_hashes:
             hash_ = engine_hash(wire_hash)
@@ -92,18 +130,24 @@ class KeyMap:
                     counts[hash_] = count - 1
                 else:
                     del counts[hash_]
+                self._journal.counted(tier, hash_, count - 1)
                 continue
             value = held.pop(hash_, None)
             if value is None:
                 unknown += 1
                 continue
             gone.append(value)
+            gone_hashes.append(hash_)
             if self._find(hash_) is None:
                 self._remember(hash_, value)
         if gone:
             keys = self._keys_removed(gone, tier)
             if keys:
                 log.remove(keys, tier)
+            if self.opaque:
+                gone_hashes, gone = keys, cast("list[_Value]", keys)
+            if gone_hashes:
+                self._journal.gone(tier, gone_hashes, gone)
         return unknown
 
     def cleared(self, tier: Tier, log: OperationLog) -> None:
@@ -113,6 +157,7 @@ class KeyMap:
         self._held[tier] = {}
         self._counts[tier] = {}
         log.clear(tier)
+        self._journal.cleared(tier)
 
     def reset(self) -> None:
         """Forgets everything: another incarnation of the engine, or too many events lost."""
@@ -122,6 +167,7 @@ class KeyMap:
         self._recent = {}
         self._unsure = set()
         self._parts = Parts(self._block_size)
+        self._journal.cleared(None)
 
     def _find(self, hash_: int) -> _Value | None:
         for held in self._held:
@@ -147,17 +193,24 @@ class KeyMap:
         if held.keys().isdisjoint(hashes) and len(set(hashes)) == len(hashes):
             held.update(zip(hashes, values, strict=True))
             new: Sequence[_Value] = values
+            new_hashes = hashes
         else:
-            new, counts = [], self._counts[tier]
+            new, new_hashes, counts = [], [], self._counts[tier]
             for hash_, value in zip(hashes, values, strict=True):
                 if hash_ in held:
                     counts[hash_] = counts.get(hash_, 1) + 1
+                    self._journal.counted(tier, hash_, counts[hash_])
                 else:
                     held[hash_] = value
                     new.append(value)
+                    new_hashes.append(hash_)
         keys = self._keys_stored(new, tier)
         if keys:
             log.store(keys, tier)
+        if self.opaque:
+            new_hashes, new = keys, cast("list[_Value]", keys)
+        if new_hashes:
+            self._journal.held(tier, new_hashes, new)
 
     def _keys_stored(self, values: Sequence[_Value], tier: Tier) -> list[int]:
         if values and isinstance(values[0], Part):
@@ -230,6 +283,7 @@ class KeyMap:
             for tier in Tier:
                 if hash_ in self._held[tier]:
                     self._held[tier][hash_] = new
+                    self._journal.held(tier, [hash_], [new])
                     log.remove(_flat([old]), tier)
                     log.store(_flat([new]), tier)
 

@@ -7,7 +7,7 @@ full path carries the key. A key is held in a tier while every part of its path 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kvindex.events import Tier
 from kvindex.hashing import Extra, block_hashes
@@ -61,6 +61,10 @@ class Parts:
         if len(part.tokens) == self._block_size:
             part.key = block_hashes(part.tokens, self._block_size, part.origin, extras={0: part.extras})[0]
         return part
+
+    def complete(self, parts: Iterable[Part], tier: Tier) -> list[int]:
+        """Keys whose every part is held in the tier, of all parts held there."""
+        return list(dict.fromkeys(part.key for part in parts if part.key is not None and _complete(part, tier)))
 
     def store(self, part: Part, tier: Tier) -> list[int]:
         """The part is held in the tier: returns the keys that are now complete."""

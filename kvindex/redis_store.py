@@ -1,275 +1,346 @@
-"""The shared truth in Redis or Valkey: keys, one script, and a time budget on every command.
+"""The shared truth in Redis or Valkey: which engine holds which block, written by one owner at a time.
 
 Layout, with ``{endpoint}`` as the cluster hash tag so that one endpoint's keys share a slot::
 
-    <ns>:{<endpoint>}:device|host|storage   set of 8-byte block hashes
-    <ns>:{<endpoint>}:stream                what writers did, for those that follow; bounded
-    <ns>:endpoints                          set of endpoint ids
-    <ns>:epoch                              random; another value means another, flushed or replaced server
+    <ns>:{<endpoint>}:owner           the lease: "<router>:<epoch>", gone when not renewed; time is the server's
+    <ns>:{<endpoint>}:state           hash: at (last message applied), facts, router
+    <ns>:{<endpoint>}:device|host|storage   hash: engine hash -> block hashes it stands for, 8 bytes each
+    <ns>:{<endpoint>}:counts0|1|2     hash: engine hash -> how often it is stored, above 1
+    <ns>:{<endpoint>}:changes         stream: what was written, for those that cannot hear the engine; bounded
+    <ns>:endpoints                    set of endpoint ids
 
-A batch of one endpoint is one script call: all of it or nothing, and in the stream in the same order. Writes are
-idempotent, so a batch whose answer was lost is sent again. Fencing by an owner's token belongs at the head of the
-script: one more key in the same slot to compare with, before anything is changed.
+A batch is one script call: all of it or nothing. It names the lease it writes under and the place it starts from; if
+either is not what the server has (another owner, a lease run out, a server emptied, replaced or rolled back), nothing
+is written. A batch whose answer was lost may be sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-import sys
-from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
-
-import msgspec
-import redis.asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import Any, NamedTuple
 
 from kvindex.events import Tier
+from kvindex.journal import At, Change, Saved, decode_at, read_table
+from kvindex.keybytes import from_bytes
+from kvindex.redis_link import RedisLink
 
-_T = TypeVar("_T")
+_SCAN_COUNT = 1000
+_READ_COUNT = 100
+_STREAM_LENGTH = 2_000
+_SNAPSHOT_TRIES = 3
+_TORN_WAITS = 20
+_TORN_S = 0.05
 
-_SCAN_COUNT = 2000
-_READ_COUNT = 200
-
-_SCRIPT = """
-local function each(payload, command, key)
-  for from = 1, #payload, 32000 do
-    local members = {}
-    for at = from, math.min(from + 31999, #payload), 8 do
-      members[#members + 1] = string.sub(payload, at, at + 7)
-    end
-    redis.call(command, key, unpack(members))
-  end
+_CLAIM = """
+local owner = redis.call('GET', KEYS[1])
+if not owner then
+  if ARGV[3] == '0' then return '' end
+  local clock = redis.call('TIME')
+  owner = ARGV[1] .. ':' .. string.format('%d', clock[1] * 1000 + math.floor(clock[2] / 1000))
+  redis.call('SET', KEYS[1], owner, 'PX', ARGV[2])
+elseif string.sub(owner, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-local entry = {'writer', ARGV[1]}
-for i = 4, #ARGV, 2 do
+return owner
+"""
+
+_RELEASE = """
+local owner = redis.call('GET', KEYS[1])
+if owner and string.sub(owner, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then redis.call('DEL', KEYS[1]) end
+"""
+
+_WRITE = """
+local none = string.rep(string.char(0), 8)
+local one = string.char(1) .. string.rep(string.char(0), 7)
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'fenced' end
+local at = redis.call('HGET', KEYS[2], 'at') or ''
+if at == ARGV[3] then return 'ok' end
+if at ~= ARGV[2] then return 'moved' end
+for i = 7, #ARGV, 2 do
   local op, payload = ARGV[i], ARGV[i + 1]
-  local kind, tier = string.lower(string.sub(op, 1, 1)), tonumber(string.sub(op, 2, 2))
-  if kind == 's' then each(payload, 'SADD', KEYS[tier + 1])
-  elseif kind == 'r' then each(payload, 'SREM', KEYS[tier + 1])
-  elseif kind == 'c' then
-    if tier then redis.call('DEL', KEYS[tier + 1]) else redis.call('DEL', KEYS[1], KEYS[2], KEYS[3]) end
-  end
-  if string.lower(op) == op then
-    entry[#entry + 1] = i .. ':' .. op
-    entry[#entry + 1] = payload
+  local kind, tier = string.sub(op, 1, 1), tonumber(string.sub(op, 2, 2))
+  if kind == 'c' then
+    if tier then redis.call('DEL', KEYS[4 + tier], KEYS[7 + tier])
+    else redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]) end
+  else
+    local width = 8 * string.byte(payload, 1)
+    local key = kind == 'n' and KEYS[7 + tier] or KEYS[4 + tier]
+    local set, del = {}, {}
+    for from = 2, #payload, width + 8 do
+      local hash, value = string.sub(payload, from, from + 7), string.sub(payload, from + 8, from + 7 + width)
+      if kind == 'r' or (kind == 'n' and (value == one or value == none)) then
+        if #set > 0 then redis.call('HSET', key, unpack(set)) set = {} end
+        del[#del + 1] = hash
+        if #del >= 4000 then redis.call('HDEL', key, unpack(del)) del = {} end
+      else
+        if #del > 0 then redis.call('HDEL', key, unpack(del)) del = {} end
+        set[#set + 1] = hash
+        set[#set + 1] = value
+        if #set >= 4000 then redis.call('HSET', key, unpack(set)) set = {} end
+      end
+    end
+    if #set > 0 then redis.call('HSET', key, unpack(set)) end
+    if #del > 0 then redis.call('HDEL', key, unpack(del)) end
   end
 end
-if #entry > 2 then redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[2], '*', unpack(entry)) end
-for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ARGV[3]) end
+redis.call('HSET', KEYS[2], 'at', ARGV[3], 'facts', ARGV[4], 'router', ARGV[1])
+local entry = {'f', ARGV[2], 't', ARGV[3]}
+for i = 7, #ARGV, 2 do
+  entry[#entry + 1] = i .. ':' .. ARGV[i]
+  entry[#entry + 1] = ARGV[i + 1]
+end
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*', unpack(entry))
+for i = 2, 9 do redis.call('EXPIRE', KEYS[i], ARGV[6]) end
+return 'ok'
+"""
+
+_STATE = """
+local newest = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)
+local state = redis.call('HMGET', KEYS[2], 'at', 'facts')
+return {state[1], state[2], newest[1] and newest[1][1] or '0-0', redis.call('GET', KEYS[1])}
 """
 
 
-class StoreUnavailable(Exception):
-    """The server cannot be reached, is too slow, or refuses; connections were dropped. Never shows the URL."""
+class Written(Enum):
+    OK = "ok"
+    FENCED = "fenced"
+    """The lease is another's, or has run out."""
+    MOVED = "moved"
+    """The state is not where the batch starts from."""
 
 
-class EpochChanged(Exception):
-    """The server is not the one that was written to before: flushed, replaced or never used."""
+class State(NamedTuple):
+    at: At | None
+    """None: nothing is known there."""
+    raw_at: bytes
+    """As stored: what a batch must start from."""
+    facts: bytes
+    position: bytes
+    """Newest id of the changes."""
+    owner: bytes | None
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One step of a batch: a letter and, where it concerns one tier, the tier's number.
-
-    ``s`` store, ``r`` remove, ``c`` clear (without a number: all tiers), ``p`` dispatched (speculative), ``x`` read
-    the snapshot again. Upper case: not for the stream, the parts of a rewrite that an ``x`` ends. ``p`` and ``x``
-    are in the stream only.
-    """
-
-    op: str
-    keys: array[int]
-    """``array('Q')``."""
-
-    @property
-    def kind(self) -> str:
-        return self.op[0]
-
-    @property
-    def tier(self) -> Tier | None:
-        return Tier(int(self.op[1])) if len(self.op) > 1 else None
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """One batch of one endpoint as read from its stream."""
+class Entry(NamedTuple):
+    """One batch as read from an endpoint's changes."""
 
     endpoint: str
     id: bytes
-    writer: str
+    start: bytes
+    end: bytes
     changes: list[Change]
 
 
+class Snapshot(NamedTuple):
+    saved: Saved
+    position: bytes
+    raw_at: bytes
+
+
 class RedisStore:
-    """One client of the shared truth, for one background task: never used by a request.
+    """The shared truth through one link, so for one task at a time. Methods raise StoreUnavailable."""
 
-    `url` as redis-py takes it: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user and password. `budget_s`
-    bounds each round trip. Methods raise StoreUnavailable. Raises ValueError for a URL of another scheme.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        namespace: str = "kvrouter",
-        budget_s: float = 0.5,
-        stream_length: int = 1_000,
-        retention_s: int = 86_400,
-    ) -> None:
+    def __init__(self, link: RedisLink, *, namespace: str = "kvrouter", retention_s: int = 3600) -> None:
+        self._link = link
         self._namespace = namespace
-        self._budget_s = budget_s
-        self._stream_length = stream_length
         self._retention_s = retention_s
-        self._sha: str | None = None
-        # One connection, no retries: a late answer must not cost more than the budget, and never meet another caller.
-        self._client: redis.Redis = redis.Redis.from_url(
-            url,
-            max_connections=1,
-            protocol=2,
-            socket_connect_timeout=budget_s,
-            socket_timeout=budget_s,
-            retry=Retry(NoBackoff(), 0),
-            health_check_interval=0,
-        )
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._link.aclose()
 
-    async def epoch(self) -> str:
-        """The server's epoch, made now if it has none."""
-        key = f"{self._namespace}:epoch"
+    async def ping(self) -> str:
+        """The server's name and version, once it took a write and gave it back."""
+        key = f"{self._namespace}:ping"
 
-        async def ask() -> str:
-            await self._client.set(key, secrets.token_hex(8), nx=True)
-            return cast("bytes", await self._client.get(key)).decode()
+        async def ask(client: Any) -> str:
+            await client.set(key, b"1", px=1000)
+            await client.get(key)
+            info = await client.info("server")
+            if all(isinstance(value, dict) for value in info.values()):
+                # A cluster answers by node.
+                info = next(iter(info.values()))
+            version = info.get("valkey_version") or info.get("redis_version", "")
+            return f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
 
-        return await self._within_budget(ask)
+        return await self._link.call(ask)
+
+    # Leases
+
+    async def claim(self, endpoints: Mapping[str, bool], router: str, lease_s: float) -> dict[str, str]:
+        """Renews and, where True, takes free leases. Endpoint -> its owner ("": nobody)."""
+        names = list(endpoints)
+        calls = [
+            (_CLAIM, [self._keys(name)[0]], [router, round(lease_s * 1000), int(take)])
+            for name, take in endpoints.items()
+        ]
+        answers = await self._eval_many(calls)
+        return {name: answer.decode() for name, answer in zip(names, answers, strict=True)}
+
+    async def release(self, endpoints: Sequence[str], router: str) -> None:
+        await self._eval_many([(_RELEASE, [self._keys(name)[0]], [router]) for name in endpoints])
+
+    # The owner writes
+
+    async def write(
+        self, endpoint: str, token: str, start: bytes, end: At, facts: bytes, changes: Sequence[Change]
+    ) -> Written:
+        """One batch of one endpoint, from one place in its engine's stream to another."""
+        arguments: list[Any] = [token, start, end.encode(), facts, _STREAM_LENGTH, self._retention_s]
+        for change in changes:
+            arguments += [change.op, change.payload]
+        answer = await self._link.eval(_WRITE, self._keys(endpoint), arguments)
+        return Written(answer.decode())
+
+    async def announce(self, endpoint: str) -> None:
+        """So that others find it."""
+        await self._link.call(lambda client: client.sadd(f"{self._namespace}:endpoints", endpoint))
+
+    # Everybody reads
 
     async def endpoints(self) -> set[str]:
-        async def ask() -> set[str]:
-            members = await cast("Awaitable[set[bytes]]", self._client.smembers(f"{self._namespace}:endpoints"))
-            return {member.decode() for member in members}
+        members: set[bytes] = await self._link.call(lambda client: client.smembers(f"{self._namespace}:endpoints"))
+        return {member.decode() for member in members}
 
-        return await self._within_budget(ask)
+    async def state(self, endpoint: str) -> State:
+        at, facts, position, owner = await self._link.eval(_STATE, self._keys(endpoint), [])
+        return State(decode_at(at or b""), at or b"", facts or b"", position, owner)
 
-    async def write(self, writer: str, endpoint: str, changes: Sequence[Change]) -> None:
-        """One batch of one endpoint."""
-        arguments: list[bytes | str | int] = [writer, self._stream_length, self._retention_s]
-        for change in changes:
-            arguments += [change.op, _to_bytes(change.keys)]
+    async def tables(self, endpoint: str, tier: Tier) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+        """A tier's engine hashes, and its counts, as they are found while they may change."""
         keys = self._keys(endpoint)
+        return await self._scan(keys[3 + tier]), await self._scan(keys[6 + tier])
 
-        async def ask() -> None:
-            if self._sha is None:
-                self._sha = str(await self._client.script_load(_SCRIPT))
-            pipe = self._client.pipeline(transaction=False)
-            pipe.evalsha(self._sha, len(keys), *keys, *cast("list[str]", arguments))
-            pipe.sadd(f"{self._namespace}:endpoints", endpoint)
-            await pipe.execute()
+    async def snapshot(self, endpoint: str) -> Snapshot | None:
+        """All that is known of an endpoint, as it was at one moment. None: nothing, or not to be had now.
 
-        await self._within_budget(ask)
-
-    async def forget(self, endpoint: str) -> None:
-        async def ask() -> None:
-            pipe = self._client.pipeline(transaction=False)
-            pipe.delete(*self._keys(endpoint))
-            pipe.srem(f"{self._namespace}:endpoints", endpoint)
-            await pipe.execute()
-
-        await self._within_budget(ask)
-
-    async def last_id(self, endpoint: str) -> bytes:
-        """The newest id of an endpoint's stream: to be taken before its snapshot."""
-
-        async def ask() -> bytes:
-            newest = await self._client.xrevrange(self._keys(endpoint)[3], count=1)
-            return cast("bytes", newest[0][0]) if newest else b"0-0"
-
-        return await self._within_budget(ask)
-
-    async def snapshot(self, endpoint: str) -> AsyncIterator[tuple[Tier, array[int]]]:
-        """All blocks of an endpoint, a few thousand at a time."""
-        for tier, key in zip(Tier, self._keys(endpoint), strict=False):
-            cursor = 0
-            while True:
-                cursor, members = await self._scan(key, cursor)
-                if members:
-                    yield tier, _from_bytes(b"".join(members))
-                if not cursor:
+        What changes while it is read is taken from the changes afterwards: they are absolute, so that doing again what
+        the tables already show does no harm.
+        """
+        for _ in range(_SNAPSHOT_TRIES):
+            before = await self.state(endpoint)
+            if before.at is None:
+                return None
+            found = [await self.tables(endpoint, tier) for tier in Tier]
+            raw_at, position = before.raw_at, before.position
+            at: At | None = before.at
+            whole, waits = True, 0
+            while whole:
+                entries = await self.changes({endpoint: position})
+                for entry in entries:
+                    whole = whole and entry.start == raw_at
+                    raw_at, position = entry.end, entry.id
+                    for change in entry.changes:
+                        _apply(change, found)
+                at = decode_at(raw_at)
+                if entries:
+                    continue
+                if at is None or not at.part or waits == _TORN_WAITS:
                     break
+                # The owner is in the middle of a message or of a difference: the rest follows.
+                waits += 1
+                await asyncio.sleep(_TORN_S)
+            if whole and at is not None and not at.part:
+                held = [read_table(table) for table, _ in found]
+                counts = [_counts(counted) for _, counted in found]
+                return Snapshot(Saved(at, held, counts, before.facts), position, raw_at)
+        return None
 
-    async def read(self, positions: Mapping[str, bytes], epoch: str) -> list[Entry]:
-        """What was written after the given ids. Raises EpochChanged if the server's epoch is another one."""
-        endpoints = {self._keys(endpoint)[3].encode(): endpoint for endpoint in positions}
-        streams = {key: positions[endpoint] for key, endpoint in endpoints.items()}
+    async def changes(self, positions: Mapping[str, bytes]) -> list[Entry]:
+        """What was written after the given ids."""
+        if not positions:
+            return []
 
-        async def ask() -> list[Any]:
-            pipe = self._client.pipeline(transaction=False)
-            pipe.get(f"{self._namespace}:epoch")
-            if streams:
-                pipe.xread(cast("Any", streams), count=_READ_COUNT)
-            return await pipe.execute()
+        async def ask(client: Any) -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            for endpoint, position in positions.items():
+                # One stream a command: those of a cluster lie in several slots.
+                pipe.xrange(self._keys(endpoint)[2], b"(" + position, b"+", count=_READ_COUNT)
+            return list(await pipe.execute())
 
-        current, *found = await self._within_budget(ask)
-        if current is None or current.decode() != epoch:
-            raise EpochChanged
+        answers = await self._link.call(ask)
         return [
-            _entry(endpoints[key], id_, fields)
-            for key, items in (found[0] if found and found[0] else ())
-            for id_, fields in items
-            if fields
+            _entry(endpoint, id_, fields)
+            for endpoint, found in zip(positions, answers, strict=True)
+            for id_, fields in found
         ]
 
     def _keys(self, endpoint: str) -> list[str]:
         prefix = f"{self._namespace}:{{{endpoint}}}"
-        return [f"{prefix}:{name}" for name in ("device", "host", "storage", "stream")]
+        names = ("owner", "state", "changes", "device", "host", "storage", "counts0", "counts1", "counts2")
+        return [f"{prefix}:{name}" for name in names]
 
-    async def _scan(self, key: str, cursor: int) -> tuple[int, list[bytes]]:
-        async def ask() -> tuple[int, list[bytes]]:
-            found = await cast("Awaitable[Any]", self._client.sscan(key, cursor, count=_SCAN_COUNT))
-            return int(found[0]), list(found[1])
+    async def _eval_many(self, calls: Sequence[tuple[str, list[str], list[Any]]]) -> list[Any]:
+        if self._link.kind == "cluster":
+            return [await self._link.eval(*call) for call in calls]
 
-        return await self._within_budget(ask)
+        async def ask(client: Any) -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            for script, keys, arguments in calls:
+                pipe.eval(script, len(keys), *keys, *arguments)
+            return list(await pipe.execute())
 
-    async def _within_budget(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        try:
-            async with asyncio.timeout(self._budget_s):
-                return await ask()
-        except NoScriptError:
-            self._sha = None
-            await self._drop_connections()
-            raise StoreUnavailable("the server forgot the script") from None
-        except (RedisError, OSError) as error:
-            # TimeoutError is an OSError. The class says enough; the message may hold an address or a user's name.
-            await self._drop_connections()
-            raise StoreUnavailable(type(error).__name__) from None
-        except asyncio.CancelledError:
-            await self._drop_connections()
-            raise
+        return await self._link.call(ask) if calls else []
 
-    async def _drop_connections(self) -> None:
-        """An answer still under way must never be read as the answer to a later command."""
-        await self._client.connection_pool.disconnect(inuse_connections=True)
+    async def _scan(self, key: str) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        cursor = 0
+        while True:
+            cursor, page = await self._page(key, cursor)
+            found.update(page)
+            if not cursor:
+                return found
 
-
-def to_keys(keys: Iterable[int]) -> array[int]:
-    return array("Q", keys)
+    async def _page(self, key: str, cursor: int) -> tuple[int, dict[bytes, bytes]]:
+        answer: tuple[int, dict[bytes, bytes]] = await self._link.call(
+            lambda client: client.hscan(key, cursor, count=_SCAN_COUNT)
+        )
+        return answer
 
 
-def _to_bytes(keys: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        keys = keys[:]
-        keys.byteswap()
-    return keys.tobytes()
+def earlier(one: bytes, other: bytes) -> bool:
+    """Whether one id of a stream comes before another."""
+    return _number(one) < _number(other)
 
 
-def _from_bytes(data: bytes) -> array[int]:
-    keys = array("Q")
-    keys.frombytes(data[: len(data) - len(data) % 8])
-    if sys.byteorder == "big":
-        keys.byteswap()
-    return keys
+def _number(id_: bytes) -> tuple[int, int]:
+    milliseconds, _, number = id_.partition(b"-")
+    return int(milliseconds), int(number or 0)
+
+
+@asynccontextmanager
+async def closing(store: RedisStore) -> AsyncIterator[RedisStore]:
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def _apply(change: Change, found: list[tuple[dict[bytes, bytes], dict[bytes, bytes]]]) -> None:
+    tier, payload = change.tier, change.payload
+    if change.kind == "c":
+        for each in Tier if tier is None else (tier,):
+            found[each][0].clear()
+            found[each][1].clear()
+        return
+    if tier is None or not payload:
+        return
+    table, counts = found[tier]
+    width = 8 * payload[0]
+    for at in range(1, len(payload) - width - 7, width + 8):
+        hash_, value = payload[at : at + 8], payload[at + 8 : at + 8 + width]
+        if change.kind == "s":
+            table[hash_] = value
+        elif change.kind == "r":
+            table.pop(hash_, None)
+        else:
+            counts[hash_] = value
+
+
+def _counts(counted: dict[bytes, bytes]) -> dict[int, int]:
+    hashes, counts = from_bytes(b"".join(counted)), from_bytes(b"".join(counted.values()))
+    return {hash_: count for hash_, count in zip(hashes, counts, strict=True) if count > 1}
 
 
 def _entry(endpoint: str, id_: bytes, fields: Mapping[bytes, bytes]) -> Entry:
@@ -277,6 +348,6 @@ def _entry(endpoint: str, id_: bytes, fields: Mapping[bytes, bytes]) -> Entry:
     changes = []
     for name, value in fields.items():
         op = name.partition(b":")[2].decode("ascii", "replace")
-        if op[:1] in ("s", "r", "c", "p", "x") and op[1:] in ("", "0", "1", "2"):
-            changes.append(Change(op, _from_bytes(value)))
-    return Entry(endpoint, id_, fields.get(b"writer", b"").decode("ascii", "replace"), changes)
+        if op[:1] in ("s", "r", "c", "n") and op[1:] in ("", "0", "1", "2"):
+            changes.append(Change(op, value))
+    return Entry(endpoint, id_, fields.get(b"f", b""), fields.get(b"t", b""), changes)

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -73,7 +73,8 @@ class SubscriberCounters:
 class KvEventSubscriber:
     """Follows one source until `aclose`. All of it runs in the loop that called `start`.
 
-    `pace` is to be shared by all subscribers of a loop. `on_state` is told every change of `state`. `silence_s`
+    `pace` is to be shared by all subscribers of a loop. `prepare` is awaited once, before the first replay is asked
+    for: it may let `ingest` go on from what is known elsewhere. `on_state` is told every change of `state`. `silence_s`
     without a message leads to a replay of the last one. `replay_timeout_s` is the longest wait for the next replayed
     message, per attempt.
     """
@@ -85,6 +86,7 @@ class KvEventSubscriber:
         index: SubscriberIndex,
         context: Context,
         *,
+        prepare: Callable[[], Awaitable[None]] | None = None,
         on_state: Callable[[SourceState], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -98,6 +100,7 @@ class KvEventSubscriber:
         self._ingest = ingest
         self._index = index
         self._context = context
+        self._prepare = prepare
         self._on_state = on_state
         self._clock = clock
         self._wall_clock = wall_clock
@@ -246,6 +249,9 @@ class KvEventSubscriber:
 
     async def _synchronize(self) -> None:
         """Replays until nothing is asked for and no message is held back any more."""
+        if self._prepare is not None:
+            prepare, self._prepare = self._prepare, None
+            await prepare()
         while True:
             if self._wanted is not None:
                 begin, self._wanted = self._wanted, None

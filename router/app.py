@@ -23,7 +23,7 @@ from router.core import Leg
 from router.director import Director
 from router.flowcontrol.admission import Admission
 from router.holders import ResponseHolders
-from router.indexing import Indexing
+from router.indexing import Indexing, Unshared
 from router.inflight import InflightTracker
 from router.legs import Legs
 from router.loop import LoopLag
@@ -78,11 +78,14 @@ class App:
         self._discoveries = assembly.discoveries(settings)
 
         memory = assembly.memory_index(settings, clock)
-        self._shared = assembly.shared_index(settings, memory)
-        self._board = assembly.shared_board(
-            settings, lambda: own_load(self.inflight), lambda endpoint, keys, age_s: None
+        self._shared = assembly.sharing(settings, memory, lambda: own_load(self.inflight))
+        shared_index = None if self._shared is None else self._shared.index
+        self.indexing = Indexing(
+            shared_index or memory,
+            self.pool.snapshot,
+            assembly.indexing_settings(settings),
+            shared_index or Unshared(),
         )
-        self.indexing = Indexing(self._shared or memory, self.pool.snapshot, assembly.indexing_settings(settings))
         self._events = EventWiring(self.pool, self.indexing.subscribe, self.indexing.forget, self.supervisor)
         self.tokenization = assembly.tokenization(settings, self._control, lambda: self.indexing.block_size, clock)
 
@@ -114,7 +117,7 @@ class App:
                 settings=assembly.leg_settings(settings),
             ),
             inflight=self.inflight,
-            shared=Alone() if self._board is None else Sharing(self._board.others),
+            shared=Alone() if self._shared is None else Sharing(self._shared.board.others),
             admission=Admission(settings.server.max_concurrent_requests),
             holders=holders,
             observer=observer,
@@ -157,9 +160,8 @@ class App:
             self._request_log.start()
         await self.tokenization.start()
         if self._shared is not None:
-            await self._shared.start()
-        if self._board is not None:
-            self._board.start()
+            self._shared.board.start()
+            await self._shared.index.start()
         self.supervisor.spawn("index housekeeping", self.indexing.run)
         self.supervisor.spawn("loop lag", self._lag.run)
         self._events.start()
@@ -187,9 +189,8 @@ class App:
         await self.supervisor.aclose()
         await self.indexing.aclose()
         if self._shared is not None:
-            await self._shared.aclose()
-        if self._board is not None:
-            await self._board.aclose()
+            await self._shared.index.aclose()
+            await self._shared.board.aclose()
         await self.tokenization.aclose()
         await self._relay.aclose()
         await self._control.aclose()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -241,46 +241,42 @@ def memory_index(settings: Settings, clock: Clock) -> MemoryIndex:
     return MemoryIndex(clock, max_blocks=index.max_blocks, history_ttl_s=index.approximate_ttl_s)
 
 
-def shared_index(settings: Settings, memory: MemoryIndex) -> RedisIndex | None:
-    """`memory` shared through Redis; None with the memory backend. Raises `ConfigError` for an unusable address."""
-    if settings.index.backend != "redis":
-        return None
-    redis = settings.redis
-    if redis.url is None:
-        raise ConfigError("redis.url: index.backend is redis, which needs a server: give redis.url or --redis URL")
-    try:
-        store = RedisStore(
-            redis.url.get_secret_value(),
-            namespace=redis.namespace,
-            budget_s=redis.command_timeout_s,
-        )
-    except ValueError as error:
-        raise ConfigError(f"redis.url cannot be used: {error}") from None
-    return RedisIndex(memory, store, dispatch_ttl_s=settings.index.speculative_ttl_s)
-
-
 def request_log(settings: Settings) -> RequestLog | None:
     """The log of requests to be replayed, if one is asked for; not opened yet."""
     path = settings.log.requests
     return None if path is None else RequestLog(Path(path), wall=time.time)
 
 
-def shared_board(
-    settings: Settings,
-    load: Callable[[], Load],
-    on_dispatched: Callable[[str, Sequence[int], float], None],
-) -> RedisBoard | None:
-    """Where routers tell each other their load; None with the memory backend. Raises `ConfigError`."""
+class Shared(NamedTuple):
+    """What routers with one Redis share."""
+
+    index: RedisIndex
+    board: RedisBoard
+
+
+def sharing(settings: Settings, memory: MemoryIndex, load: Callable[[], Load]) -> Shared | None:
+    """`memory`, and this router's `load`, shared through Redis; None with the memory backend. Raises `ConfigError`."""
     if settings.index.backend != "redis":
         return None
-    return RedisBoard(
-        redis_link(settings),
-        router=secrets.token_hex(8),
-        namespace=settings.redis.namespace,
+    namespace, router = settings.redis.namespace, secrets.token_hex(8)
+    link = redis_link(settings)
+    index = RedisIndex(
+        memory,
+        lambda: RedisStore(redis_link(settings), namespace=namespace),
+        router=router,
+        dispatched=lambda endpoint, keys: board.dispatched(endpoint, keys),
+        routers=lambda: board.routers,
+        dispatch_ttl_s=settings.index.speculative_ttl_s,
+    )
+    board = RedisBoard(
+        link,
+        router=router,
+        namespace=namespace,
         load=load,
-        on_dispatched=on_dispatched,
+        on_dispatched=index.heard,
         history_s=settings.index.approximate_ttl_s,
     )
+    return Shared(index, board)
 
 
 def redis_link(settings: Settings) -> RedisLink:

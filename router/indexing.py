@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from kvindex.index import BlockIndex, IndexStats, Match, Tier
+from kvindex.index import BlockIndex, IndexStats, Match, Mode, Tier
 from kvindex.ingest import Ingest
 from kvindex.sockets import Context, Pace, event_context
 from kvindex.subscriber import EventSource, KvEventSubscriber
@@ -34,12 +34,37 @@ class IndexingSettings(msgspec.Struct, frozen=True, kw_only=True):
     speculative_ttl_s: float = 2.0
 
 
+class Truth(Protocol):
+    """What routers share of the engines' blocks (`kvindex.redis_index`)."""
+
+    def attach(self, endpoint: str, source: Ingest, /) -> None:
+        """`source` follows the endpoint's events from now on."""
+        ...
+
+    async def restore(self, endpoint: str, /) -> None:
+        """Lets that source go on from what is shared, before it first asks its engine. Raises nothing, waits little."""
+        ...
+
+
+class Unshared:
+    """One router: there is no other to share with."""
+
+    def attach(self, endpoint: str, source: Ingest, /) -> None: ...
+
+    async def restore(self, endpoint: str, /) -> None: ...
+
+
 class Indexing:
     def __init__(
-        self, index: BlockIndex, states: Callable[[], Sequence[EndpointState]], settings: IndexingSettings
+        self,
+        index: BlockIndex,
+        states: Callable[[], Sequence[EndpointState]],
+        settings: IndexingSettings,
+        truth: Truth,
     ) -> None:
         """`states`: the pool's snapshot."""
         self._index = index
+        self._truth = truth
         self._states = states
         self._settings = settings
         self._block_size = settings.block_size
@@ -67,7 +92,9 @@ class Indexing:
 
     def subscribe(self, endpoint_id: str, source: KvEventSource) -> Following:
         """Implements `router.pool.events.EventSubscriberFactory`."""
-        following = Following(endpoint_id, source, self._subscriber)
+        following = Following(
+            endpoint_id, source, self._subscriber, lambda: self._index.mode(endpoint_id) is Mode.EXACT
+        )
         self._following[endpoint_id] = following
         following.begin()
         return following
@@ -83,6 +110,8 @@ class Indexing:
             self._context = event_context()
         # Engines may name one model's files differently; requests are keyed by the first that serves the name.
         root = model_identity(base.served, states).root
+        ingest = Ingest(root, self.block_size)
+        self._truth.attach(endpoint_id, ingest)
         subscriber = KvEventSubscriber(
             EventSource(
                 endpoint_id=endpoint_id,
@@ -91,9 +120,10 @@ class Indexing:
                 topic=source.topic,
                 dp_rank=source.global_rank or 0,
             ),
-            Ingest(root, self.block_size),
+            ingest,
             self._index,
             self._context,
+            prepare=lambda: self._truth.restore(endpoint_id),
             pace=self._pace,
         )
         subscriber.start()
@@ -146,10 +176,13 @@ class Following:
         endpoint_id: str,
         source: KvEventSource,
         make: Callable[[str, KvEventSource], KvEventSubscriber | None],
+        exact: Callable[[], bool],
     ) -> None:
+        """`exact`: the index holds what the engine said, by its events here or as another router heard them."""
         self._endpoint_id = endpoint_id
         self._source = source
         self._make = make
+        self._exact = exact
         self._closed = False
         self.subscriber: KvEventSubscriber | None = None
 
@@ -160,7 +193,7 @@ class Following:
 
     @property
     def exact(self) -> bool:
-        return self.subscriber is not None and self.subscriber.state.exact
+        return self._exact()
 
     def resync(self, reason: str) -> None:
         if self.subscriber is not None:

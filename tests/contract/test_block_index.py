@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvindex import BlockIndex, Match, MemoryIndex, Mode, Tier
 from kvindex.redis_index import RedisIndex
+from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
 from tests.support.kvindex import Clock, NaiveIndex
 from tests.support.kvindex_redis import RedisServer
@@ -37,8 +38,11 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     server: RedisServer = request.getfixturevalue("server")
 
     def make_shared(clock: Clock) -> BlockIndex:
-        store = RedisStore(server.url, namespace=secrets.token_hex(4))
-        shared.append(RedisIndex(MemoryIndex(clock), store))
+        namespace = secrets.token_hex(4)
+        index = RedisIndex(
+            MemoryIndex(clock), lambda: RedisStore(RedisLink(server.url), namespace=namespace), router=namespace
+        )
+        shared.append(index)
         return shared[-1]
 
     yield make_shared
