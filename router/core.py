@@ -192,6 +192,55 @@ class Inflight(msgspec.Struct, frozen=True):
 NO_INFLIGHT = Inflight()
 
 
+class EngineEstimate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How fast one endpoint is and what it has to do, as `router.capacity` learnt it from what this router saw.
+
+    Laws (what they are fitted to is told there), times in seconds:
+
+        prefill of n tokens behind c cached ones:  overhead_s + token_s * n + pair_s * n * (c + n / 2)
+        one decode step of b requests over k tokens of context:  step_base_s + step_seq_s * b + step_kv_s * k
+        hand-off of n tokens of KV to this endpoint:  transfer_base_s + transfer_token_s * n
+
+    A confidence is 0 (nothing but the prior) to 1.
+    """
+
+    overhead_s: float
+    token_s: float
+    pair_s: float
+    prefill_confidence: float = 0.0
+    step_base_s: float
+    step_seq_s: float
+    step_kv_s: float
+    step_confidence: float = 0.0
+    transfer_base_s: float
+    transfer_token_s: float
+    transfer_confidence: float = 0.0
+    chunk: int
+    """Prompt tokens that one step computes at most."""
+    queued_s: float = 0.0
+    """Prefill time of everything dispatched that has not given its first token, the oldest one whole."""
+    queued_tokens: int = 0
+    """Uncached tokens of the same."""
+    head_s: float = 0.0
+    """Of `queued_s`, the oldest one's."""
+    head_at: float = 0.0
+    """When its turn came."""
+    decoding: int = 0
+    """Our requests past their first token."""
+    step_s: float = 0.0
+    """One decode step with what decodes now; 0 when nothing does."""
+    output_tokens: float = 256.0
+    """Expected of a request that does not say."""
+    capacity_tokens: int = 0
+    """KV space; 0 when unknown, and then the three below say nothing."""
+    held_tokens: int = 0
+    """Of it in use by requests in flight, their expected answers included."""
+    free_tokens: int = 0
+    """Never filled since the engine started."""
+    coldest_at: float = 0.0
+    """When the block that would be evicted next was last used."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """An endpoint as the scheduler sees it for one request."""
 
@@ -200,6 +249,8 @@ class Candidate(msgspec.Struct, frozen=True):
     match: EndpointMatch
     metrics_age: float | None
     """Seconds since `state.metrics` was taken; None when there are none."""
+    estimate: EngineEstimate | None = None
+    """None where no engine model is kept."""
 
     @property
     def endpoint(self) -> Endpoint:

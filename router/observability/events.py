@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from router.core import Api, Decision, InferenceRequest, Leg, TokenizedPrompt, TokenSource
+from router.core import Api, Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt, TokenSource
 
 
 class Outcome(StrEnum):
@@ -39,6 +39,15 @@ class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_id: str
     attempt: int
     """0 for the chosen endpoint, then 1, 2, ... for its fallbacks."""
+    candidate: Candidate | None = None
+    """The endpoint as it was seen when it was chosen."""
+    prompt: TokenizedPrompt | None = None
+    prefills: bool = True
+    """The prompt is computed here; False: its KV is handed over."""
+    output_tokens: int | None = None
+    """Bound of the answer, where the request gives one."""
+    streams: bool = True
+    """The first token will be seen when it comes, and not only the end."""
 
 
 class LegFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +61,16 @@ class LegFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True):
+    """The first token of a leg: of a prefill leg its whole answer, which holds no other."""
+
     request_id: str
     endpoint_id: str
     ttft_s: float
     """Since the request arrived."""
     since_dispatch_s: float
+    leg: Leg = Leg.DECODE
+    predicted_s: float | None = None
+    """What `since_dispatch_s` was expected to be at the dispatch; None without an engine model."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

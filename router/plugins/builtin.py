@@ -25,6 +25,7 @@ from router.plugins.scorers.kv_cache_utilization import KvCacheUtilizationScorer
 from router.plugins.scorers.load_aware import LoadAwareScorer
 from router.plugins.scorers.lora_affinity import LoraAffinityScorer
 from router.plugins.scorers.no_hit_lru import NoHitLruScorer
+from router.plugins.scorers.predicted_latency import PredictedLatencyScorer
 from router.plugins.scorers.prefix_cache import PrefixCacheScorer
 from router.plugins.scorers.queue import QueueScorer
 from router.plugins.scorers.running_requests_size import RunningRequestsSizeScorer
@@ -49,6 +50,7 @@ BUILTIN: Mapping[str, Factory] = MappingProxyType(
         "load-aware-scorer": LoadAwareScorer.create,
         "lora-affinity-scorer": LoraAffinityScorer.create,
         "no-hit-lru-scorer": NoHitLruScorer.create,
+        "predicted-latency-scorer": PredictedLatencyScorer.create,
         "prefix-cache-scorer": PrefixCacheScorer.create,
         "queue-scorer": QueueScorer.create,
         "running-requests-size-scorer": RunningRequestsSizeScorer.create,

@@ -1,0 +1,1 @@
+"""What engines can do, learnt while they serve."""
