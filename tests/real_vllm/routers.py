@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import httpx
 
+from router.core import Health
 from tests.real_vllm.engines import Engine
 from tests.support.router import RunningRouter, running_router
 
@@ -58,6 +59,10 @@ async def exact(router: RunningRouter, ranks: int | None = None) -> None:
         return len(following) >= wanted and all(one.exact for one in following.values())
 
     await eventually(followed, "all KV events followed exactly")
+
+
+async def healthy(router: RunningRouter) -> None:
+    await eventually(lambda: all(one.health is Health.HEALTHY for one in router.app.pool.snapshot()), "all are healthy")
 
 
 class EventProxy:

@@ -14,7 +14,7 @@ import httpx
 
 from tests.real_vllm.build import FULL
 from tests.real_vllm.engines import BLOCK, Engine
-from tests.real_vllm.routers import EventProxy, client_of, eventually, exact, router_over
+from tests.real_vllm.routers import EventProxy, client_of, eventually, exact, healthy, router_over
 from tests.real_vllm.workload import CHAT, COMPLETIONS, Ask, completion, numbers, workload
 from tests.support.router import RunningRouter
 
@@ -109,9 +109,7 @@ async def test_predictions_after_an_engine_came_back_empty(aggregated: list[Engi
             "the restart was seen",
         )
         await exact(router)
-        await eventually(
-            lambda: all(str(state.health.value) == "healthy" for state in router.app.pool.snapshot()), "both healthy"
-        )
+        await healthy(router)
         judge(await send_all(router, repeated(80, seed=4)), note, "after an engine's restart")
 
 
