@@ -9,15 +9,17 @@ import random
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
 from router import assembly
 from router.api.front import Front
 from router.api.lifecycle import Lifecycle
-from router.api.rest import create_rest
+from router.api.rest import OnlyChild, Siblings, create_rest
+from router.capacity.engine_model import EngineModels
 from router.controls import PoolCalls
 from router.core import Leg
 from router.director import Director
@@ -53,7 +55,7 @@ logger = logging.getLogger(__name__)
 class App:
     """One router: its parts, wired. `asgi` is the application; `start` and `aclose` frame its life."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, siblings: Siblings | None = None) -> None:
         """Opens nothing yet. Raises `ConfigError`."""
         clock = time.monotonic
         rng = random.Random()
@@ -86,11 +88,12 @@ class App:
             assembly.indexing_settings(settings),
             shared_index or Unshared(),
         )
-        self._events = EventWiring(self.pool, self.indexing.subscribe, self.indexing.forget, self.supervisor)
+        self._events = EventWiring(self.pool, self.indexing.subscribe, self._gone, self.supervisor)
         self.tokenization = assembly.tokenization(settings, self._control, lambda: self.indexing.block_size, clock)
 
+        self.engines = EngineModels(clock)
         metrics = Metrics(version("kvrouter")) if settings.metrics.enabled else None
-        observers: list[Observer] = [] if metrics is None else [metrics]
+        observers: list[Observer] = [self.engines] if metrics is None else [self.engines, metrics]
         if settings.server.access_log:
             observers.append(AccessLog())
         self._request_log = assembly.request_log(settings)
@@ -123,6 +126,7 @@ class App:
             observer=observer,
             clock=clock,
             rng=rng,
+            estimates=self.engines.estimate,
         )
         views = Views(
             version=version("kvrouter"),
@@ -139,8 +143,9 @@ class App:
         )
         if metrics is not None:
             metrics.watch(views)
+        self.metrics_page = views.metrics_page
         self.front = Front(
-            rest=create_rest(views, self.lifecycle, CONTENT_TYPE),
+            rest=create_rest(views, self.lifecycle, CONTENT_TYPE, siblings or OnlyChild()),
             journey=self.director,
             lifecycle=self.lifecycle,
             keys=assembly.key_ring(settings),
@@ -148,6 +153,10 @@ class App:
             clock=clock,
         )
         self.asgi: Any = assembly.with_cors(self.front, settings)
+
+    def _gone(self, endpoint_id: str) -> None:
+        self.indexing.forget(endpoint_id)
+        self.engines.forget(endpoint_id)
 
     def _plugin_failed(self, plugin: str, leg: Leg, error: Exception) -> None:
         self._plugin_failures[plugin] += 1
@@ -198,20 +207,42 @@ class App:
             await asyncio.to_thread(self._request_log.close)
 
 
+class Family(Siblings, Protocol):
+    """Siblings, and how this process joins them."""
+
+    async def begin(self, page: Callable[[], bytes | None]) -> None:
+        """This process serves from now on; `page` is its own metrics page."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class _Alone(OnlyChild):
+    async def begin(self, page: Callable[[], bytes | None]) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
 def serve(settings: Settings, loader: SettingsLoader | None = None) -> int:
     """Serves until told to end. Returns the exit code. Raises `ConfigError`, and OSError when it cannot listen."""
     configure(settings.log.level, settings.log.format)
     listener = listen(settings.server.host, settings.server.port)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, loader, listener))
+        return serve_on(listener, settings, loader, _Alone())
     finally:
         listener.close()
+
+
+def serve_on(listener: socket.socket, settings: Settings, loader: SettingsLoader | None, family: Family) -> int:
+    """`serve` on a listener that is there already, beside others or alone."""
+    configure(settings.log.level, settings.log.format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, loader, listener, family))
     return 0
 
 
-async def _serve(settings: Settings, loader: SettingsLoader | None, listener: socket.socket) -> None:
-    app = App(settings)
+async def _serve(settings: Settings, loader: SettingsLoader | None, listener: socket.socket, family: Family) -> None:
+    app = App(settings, family)
     try:
         await app.start()
         watcher = None if loader is None else ConfigWatcher(settings, loader, app.apply)
@@ -223,6 +254,7 @@ async def _serve(settings: Settings, loader: SettingsLoader | None, listener: so
             listener,
             settle_s=settings.server.settle_s,
             grace_s=settings.server.shutdown_grace_s,
+            max_header_bytes=settings.server.max_header_bytes,
             on_reload=None if watcher is None else watcher.request,
         )
         host, port = listener.getsockname()[:2]
@@ -230,6 +262,8 @@ async def _serve(settings: Settings, loader: SettingsLoader | None, listener: so
         # What lives as long as the process is no work for the garbage collector.
         gc.collect()
         gc.freeze()
+        await family.begin(app.metrics_page)
         await process.run()
     finally:
+        await family.aclose()
         await app.aclose()

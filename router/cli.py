@@ -72,6 +72,12 @@ def serve(
         str | None, typer.Option(metavar="ADDRESS", show_default="127.0.0.1", help="Address to listen on.")
     ] = None,
     port: Annotated[int | None, typer.Option(metavar="PORT", show_default="8000", help="Port to listen on.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", show_default="1", help="Router processes; they share an embedded Valkey, or --redis."
+        ),
+    ] = None,
     redis: Redis = None,
     tokenizer: Tokenizer = None,
     api_key: Annotated[
@@ -92,6 +98,7 @@ def serve(
         {
             "server.host": host,
             "server.port": port,
+            "server.workers": workers,
             "server.api_keys": api_key,
             "tokenization.default": tokenizer,
             "log.level": log_level,
@@ -237,9 +244,13 @@ def _check(settings: Settings) -> int:
 
 def _serve(settings: Settings, loader: SettingsLoader) -> int:
     # Imported here so that `kvrouter --help` and `version` need not load the whole server.
-    from router.app import serve as serve_app
-
     try:
+        if settings.server.workers > 1:
+            from router.workers.parent import serve_many
+
+            return serve_many(settings, loader)
+        from router.app import serve as serve_app
+
         return serve_app(settings, loader)
     except OSError as error:
         if error.errno not in _NO_LISTENING:

@@ -6,8 +6,8 @@ The inference paths are listed in its OpenAPI schema too, but the front answers 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Annotated, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -42,7 +42,34 @@ class View(Protocol):
     def keys(self) -> KeyRing: ...
 
 
-def create_rest(view: View, lifecycle: Lifecycle, metrics_content_type: str) -> FastAPI:
+class Readiness(NamedTuple):
+    """What siblings add to ``/ready``."""
+
+    draining: bool
+    shown: Mapping[str, Any]
+
+
+class Siblings(Protocol):
+    """The other workers behind the same listener (`router.workers`)."""
+
+    async def metrics(self, own: bytes) -> bytes:
+        """The page of all of them; `own` when they cannot be asked in time."""
+        ...
+
+    async def readiness(self) -> Readiness: ...
+
+
+class OnlyChild:
+    """One process, no siblings."""
+
+    async def metrics(self, own: bytes) -> bytes:
+        return own
+
+    async def readiness(self) -> Readiness:
+        return Readiness(draining=False, shown={})
+
+
+def create_rest(view: View, lifecycle: Lifecycle, metrics_content_type: str, siblings: Siblings) -> FastAPI:
     """The application, with its error handlers in OpenAI's shape."""
     app: FastAPI = FastAPIOffline(
         title="kvrouter",
@@ -51,7 +78,7 @@ def create_rest(view: View, lifecycle: Lifecycle, metrics_content_type: str) -> 
         redirect_slashes=False,
         redoc_url=None,
     )
-    app.include_router(_operations(view, lifecycle, metrics_content_type))
+    app.include_router(_operations(view, lifecycle, metrics_content_type, siblings))
     app.include_router(_models(view))
     app.include_router(_inference_schema())
     app.add_exception_handler(RouterError, _router_error)
@@ -64,7 +91,7 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str) -> APIRouter:
+def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str, siblings: Siblings) -> APIRouter:
     routes = APIRouter(tags=["operations"])
 
     @routes.get("/health")
@@ -75,13 +102,15 @@ def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str) -> 
     @routes.get("/ready")
     async def ready() -> Response:
         """Readiness: not draining, and some endpoint that may decode is not down."""
-        if lifecycle.draining:
+        family = await siblings.readiness()
+        if lifecycle.draining or family.draining:
             return _json({"status": "draining"}, 503)
         able = sum(
             state.health in (Health.HEALTHY, Health.UNKNOWN) and state.endpoint.role.value != "prefill"
             for state in view.states()
         )
-        return _json({"status": "ready" if able else "no endpoint", "endpoints": able}, 200 if able else 503)
+        shown = {"status": "ready" if able else "no endpoint", "endpoints": able, **family.shown}
+        return _json(shown, 200 if able else 503)
 
     @routes.get("/version")
     async def version() -> Response:
@@ -92,7 +121,7 @@ def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str) -> 
         page = view.metrics_page()
         if page is None:
             raise NotFound("Metrics are switched off (metrics.enabled).")
-        return Response(page, media_type=metrics_content_type)
+        return Response(await siblings.metrics(page), media_type=metrics_content_type)
 
     @routes.get("/debug/endpoints")
     async def endpoints(request: Request) -> Response:

@@ -99,6 +99,9 @@ class ServerSettings(Section):
     """Address to listen on; `0.0.0.0` or `::` for every interface."""
     port: Port = 8000
     """Port to listen on."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Router processes behind the one listener. More than one share what routers share: through `redis.url`, else
+    through an embedded Valkey (`pip install kvrouter[embedded]`)."""
     api_keys: Annotated[tuple[SecretStr, ...], AfterValidator(_not_blank)] = ()
     """Keys that clients may send as `Authorization: Bearer ...` (or `x-api-key`). Empty: no key is asked for."""
     api_keys_file: str | None = None
@@ -107,8 +110,10 @@ class ServerSettings(Section):
     """Origins that browsers may call from; `["*"]` for any."""
     max_body_bytes: Count = 64 * 1024 * 1024
     """Largest request body; a larger one is answered 413."""
+    max_header_bytes: Count = 64 * 1024
+    """Longest request head, request line and fields together; a longer one is answered 431."""
     max_concurrent_requests: Count = 4096
-    """Requests inside the router at one time; one more is answered 429."""
+    """Requests inside one router process at one time; one more is answered 429."""
     shutdown_grace_s: SecondsOrZero = 30.0
     """How long running requests may take to finish after SIGTERM before they are cut."""
     settle_s: SecondsOrZero = 0.0

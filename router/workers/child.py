@@ -1,0 +1,108 @@
+"""One worker: a whole router on the parent's listener. ``python -m router.workers.child``, its plan on standard input.
+
+Standard input stays open as long as the parent lives: its end is the parent's, and then the worker ends in order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from router.api.rest import Readiness
+from router.app import serve_on
+from router.errors import ConfigError
+from router.reload import SettingsLoader
+from router.workers.talk import Answerer, ask
+
+BAD_INPUT = 2
+PARENT = "parent.sock"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a worker is told."""
+
+    number: int
+    folder: str
+    """Of the sockets."""
+    listener: int
+    """File descriptor."""
+    config: str | None
+    flags: dict[str, Any]
+
+
+class Workers(NamedTuple):
+    """The parent's answer about readiness."""
+
+    running: int
+    wanted: int
+    draining: bool
+
+
+class Family:
+    """Implements `router.api.rest.Siblings`: the parent knows all of them."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._parent = folder / PARENT
+        self._path = folder / f"worker{number}.sock"
+        self._answerer: Answerer | None = None
+
+    async def begin(self, page: Callable[[], bytes | None]) -> None:
+        async def metrics() -> bytes:
+            return page() or b""
+
+        self._answerer = Answerer(self._path, {"metrics": metrics})
+        await self._answerer.start()
+        await ask(self._parent, "ready")
+
+    async def aclose(self) -> None:
+        if self._answerer is not None:
+            await self._answerer.aclose()
+
+    async def metrics(self, own: bytes) -> bytes:
+        return await ask(self._parent, "metrics") or own
+
+    async def readiness(self) -> Readiness:
+        answer = await ask(self._parent, "workers")
+        try:
+            workers = msgspec.json.decode(answer or b"", type=Workers)
+        except msgspec.DecodeError:
+            # The parent is busy or gone; this worker speaks for itself.
+            return Readiness(draining=False, shown={})
+        return Readiness(
+            draining=workers.draining, shown={"workers": {"running": workers.running, "of": workers.wanted}}
+        )
+
+
+def _leash() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> int:
+    # Until the router takes it over: a reload asked for meanwhile is a load that is still to come.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    line = sys.stdin.buffer.readline()
+    plan = msgspec.json.decode(line, type=Plan)
+    threading.Thread(target=_leash, name="leash", daemon=True).start()
+    config = None if plan.config is None else Path(plan.config)
+    loader = SettingsLoader(config, plan.flags)
+    try:
+        settings = loader()
+        with socket.socket(fileno=plan.listener) as listener:
+            return serve_on(listener, settings, loader, Family(Path(plan.folder), plan.number))
+    except ConfigError as error:
+        print(f"kvrouter: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
+        return BAD_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

