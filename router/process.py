@@ -13,10 +13,11 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
+from router.api.http_protocol import bounded_http
 from router.api.lifecycle import Lifecycle
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Process:
         *,
         settle_s: float,
         grace_s: float,
+        max_header_bytes: int = 64 * 1024,
         on_reload: Callable[[], None] | None = None,
     ) -> None:
         self._lifecycle = lifecycle
@@ -62,7 +64,8 @@ class Process:
         self._server = _Server(
             uvicorn.Config(
                 asgi,
-                http="httptools",
+                # uvicorn calls it as it would the class.
+                http=cast(Any, bounded_http(max_header_bytes)),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -112,6 +112,8 @@ class ServerSettings(Section):
     """Largest request body; a larger one is answered 413."""
     max_header_bytes: Count = 64 * 1024
     """Longest request head, request line and fields together; a longer one is answered 431."""
+    max_header_bytes: Count = 64 * 1024
+    """Longest request head, request line and fields together; a longer one is answered 431."""
     max_concurrent_requests: Count = 4096
     """Requests inside one router process at one time; one more is answered 429."""
     shutdown_grace_s: SecondsOrZero = 30.0

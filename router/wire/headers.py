@@ -38,18 +38,22 @@ _RESPONSE_DENIED = HOP_BY_HOP | {b"x-request-id"}
 
 _ROUTING_CONTROL = frozenset(
     {
-        b"x-prefiller-host-port",
-        b"x-prefiller-url",
-        b"x-encoder-hosts-ports",
-        b"x-data-parallel-host-port",
         b"x-data-parallel-rank",
-        b"x-kv-cache-source-host-port",
+        b"x-original-host",
+        b"x-original-url",
+        b"x-rewrite-url",
         b"x-slo-ttft-ms",
         b"x-slo-tpot-ms",
         b"epp-profile",
     }
 )
 _ROUTING_PREFIXES = (b"x-gateway-", b"x-llm-d-", b"x-kvrouter-")
+_ADDRESS = re.compile(
+    rb"x-(?:prefill|prefiller|decode|decoder|encode|encoder|worker|backend|upstream|target|engine|data-parallel|kv-)"
+    rb"[a-z-]*-(?:url|host|hosts-ports|host-ports?)"
+)
+"""Where a peer should be dialled, in the manner of llm-d's x-prefiller-host-port: by form, so that a name which some
+engine or sidecar of tomorrow believes is dropped as well."""
 
 _SESSION = {
     b"x-session-id",
@@ -66,7 +70,11 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 def is_routing_control(name: bytes) -> bool:
-    return name in _ROUTING_CONTROL or name.startswith(_ROUTING_PREFIXES)
+    return (
+        name in _ROUTING_CONTROL
+        or name.startswith(_ROUTING_PREFIXES)
+        or (name.startswith(b"x-") and _ADDRESS.fullmatch(name) is not None)
+    )
 
 
 def _connection_named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
