@@ -14,7 +14,7 @@ from loadtest.replay.results import Run
 from loadtest.replay.simulation import Conditions, Simulation
 from loadtest.replay.workload import Request, Workload
 from loadtest.simulator.timing import EngineProfile
-from router.core import Candidate, Decision, InferenceRequest, Role, TokenizedPrompt
+from router.core import Candidate, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
 
 SIZE = 16
@@ -66,6 +66,9 @@ class Recorder:
         self.told.append((f"failed {event.kind} {event.endpoint_id}", event.request_id))
 
     def on_first_token(self, event: FirstToken) -> None:
+        if event.leg is Leg.PREFILL:
+            self.told.append(("prefill answered", event.request_id))
+            return
         self.told.append(("first token", event.request_id))
         self.first.append(event)
 
