@@ -172,6 +172,8 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     num_blocks: int | None = None
     """Device KV blocks of `block_size` tokens."""
+    on_trial: bool = False
+    """Failing requests took it out, a probe brought it back, and no request has been answered since: one at a time."""
     index: IndexState = IndexState.APPROXIMATE
     metrics: EndpointMetrics | None = None
     process_start: float | None = None
@@ -225,8 +227,10 @@ class EngineEstimate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of `queued_s`, the oldest one's."""
     head_at: float = 0.0
     """When its turn came."""
+    requests: int = 0
+    """Ours on the endpoint."""
     decoding: int = 0
-    """Our requests past their first token."""
+    """Of these past their first token."""
     step_s: float = 0.0
     """One decode step with what decodes now; 0 when nothing does."""
     output_tokens: float = 256.0

@@ -17,6 +17,7 @@ from router.core import (
     Candidate,
     Decision,
     EndpointState,
+    EngineEstimate,
     Health,
     InferenceRequest,
     Inflight,
@@ -43,6 +44,8 @@ class Director:
     """`scheduler` may be replaced at run time (configuration reload).
 
     `refresh_models` asks the engines which models they serve, at most once a second: for a name nobody is known for.
+
+    `estimates` tells what is known of an endpoint's engine by its id.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Director:
         observer: Observer,
         clock: Clock,
         rng: random.Random,
+        estimates: Callable[[str], EngineEstimate | None] = lambda _: None,
     ) -> None:
         self._pool = pool
         self._refresh_models = refresh_models
@@ -75,6 +79,7 @@ class Director:
         self._observer = observer
         self._clock = clock
         self._rng = rng
+        self._estimates = estimates
 
     async def serve(self, request: InferenceRequest, reply: Reply) -> None:
         """Raises `RouterError` for what the client must be told, before or after the head went out."""
@@ -133,6 +138,7 @@ class Director:
         match = self._index.match(prompt.block_hashes) if prompt.block_hashes else {}
         now = self._clock()
         # Other routers' requests weigh as much as our own: without them N routers would all choose the same endpoint.
+        estimates = self._estimates
         inflight = _summed(self._inflight, self._shared.others())
         return [
             Candidate(
@@ -140,6 +146,7 @@ class Director:
                 inflight(state.endpoint.id),
                 match.get(state.endpoint.id, NO_MATCH),
                 None if state.metrics is None else now - state.metrics.taken_at,
+                estimates(state.endpoint.id),
             )
             for state in states
         ]

@@ -33,6 +33,7 @@ from router.ports import (
     UpstreamSilent,
 )
 from router.retry_budget import RetryBudget
+from router.scheduling.cost import predicted_s
 from router.trip import Trip
 from router.wire.headers import response_headers
 from router.wire.kv_transfer import ask_for_usage, decode_leg_body, hand_off, prefill_leg_body
@@ -116,6 +117,7 @@ class Legs:
     async def _prefill_once(
         self, request: InferenceRequest, candidate: Candidate, prompt: TokenizedPrompt, body: bytes, attempt: int
     ) -> bytes | None:
+        dispatched_at = self._clock()
         self._dispatched(request, Leg.PREFILL, candidate, prompt, attempt)
         try:
             response = await self._open(request, candidate, body, self._settings.prefill_timeout_s)
@@ -135,6 +137,17 @@ class Legs:
             self._observer.on_leg_failed(_leg_failed(request, Leg.PREFILL, candidate, "status"))
             return None
         self._pool.report_success(candidate.endpoint)
+        now = self._clock()
+        self._observer.on_first_token(
+            FirstToken(
+                request_id=request.request_id,
+                endpoint_id=candidate.id,
+                ttft_s=now - request.arrived_at,
+                since_dispatch_s=now - dispatched_at,
+                leg=Leg.PREFILL,
+                predicted_s=predicted_s(prompt, candidate, dispatched_at),
+            )
+        )
         params = hand_off(answer)
         if params is None:
             self._observer.on_leg_failed(_leg_failed(request, Leg.PREFILL, candidate, "hand-off"))
@@ -165,9 +178,9 @@ class Legs:
         for attempt, candidate in enumerate(attempts):
             trip.attempts = attempt + 1
             lease = self._take(candidate, prompt, output_tokens=self._expected_output(request), prefills=params is None)
-            leg = _DecodeLeg(candidate, lease, self._clock(), injected)
+            leg = _DecodeLeg(candidate, lease, self._clock(), injected, params is None)
             try:
-                self._dispatched(request, Leg.DECODE, candidate, prompt, attempt)
+                self._dispatched(request, Leg.DECODE, candidate, prompt, attempt, prefills=params is None)
                 failure = await self._attempt(trip, leg, prompt, body, attempt + 1 == len(attempts), reply)
             finally:
                 lease.release()
@@ -291,6 +304,7 @@ class Legs:
                         endpoint_id=leg.candidate.id,
                         ttft_s=now - trip.request.arrived_at,
                         since_dispatch_s=now - leg.dispatched_at,
+                        predicted_s=predicted_s(trip.prompt, leg.candidate, leg.dispatched_at, prefills=leg.prefills),
                     )
                 )
             if head_of_responses and (found := _RESPONSE_ID.search(chunk, 0, 4096)) is not None:
@@ -351,12 +365,29 @@ class Legs:
         return expected if request.max_tokens is None else min(request.max_tokens, expected)
 
     def _dispatched(
-        self, request: InferenceRequest, leg: Leg, candidate: Candidate, prompt: TokenizedPrompt, attempt: int
+        self,
+        request: InferenceRequest,
+        leg: Leg,
+        candidate: Candidate,
+        prompt: TokenizedPrompt,
+        attempt: int,
+        *,
+        prefills: bool = True,
     ) -> None:
         if prompt.block_hashes:
             self._index.speculate(candidate.id, prompt.block_hashes)
         self._observer.on_dispatch(
-            Dispatched(request_id=request.request_id, leg=leg, endpoint_id=candidate.id, attempt=attempt)
+            Dispatched(
+                request_id=request.request_id,
+                leg=leg,
+                endpoint_id=candidate.id,
+                attempt=attempt,
+                candidate=candidate,
+                prompt=prompt,
+                prefills=prefills,
+                output_tokens=request.max_tokens,
+                streams=request.stream,
+            )
         )
 
     async def _open(
@@ -386,6 +417,8 @@ class _DecodeLeg(NamedTuple):
     dispatched_at: float
     injected: bool
     """The usage chunk was asked for by the router and is not the client's."""
+    prefills: bool
+    """The prompt is computed here, not handed over."""
 
 
 class EngineRefused(Exception):

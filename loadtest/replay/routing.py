@@ -29,6 +29,7 @@ from router.core import (
 from router.inflight import InflightTracker, Lease
 from router.legs import LegSettings
 from router.observability.events import Dispatched, FirstToken, LegFailed, Observer, Outcome
+from router.scheduling.cost import predicted_s
 from router.trip import Trip
 
 _SPECULATIVE_TTL_S = 2.0
@@ -204,7 +205,13 @@ class Routing:
             self.index.speculate(candidate.id, prompt.block_hashes, _SPECULATIVE_TTL_S)
         self.observer.on_dispatch(
             Dispatched(
-                request_id=flight.trip.request.request_id, leg=leg, endpoint_id=candidate.id, attempt=flight.attempt
+                request_id=flight.trip.request.request_id,
+                leg=leg,
+                endpoint_id=candidate.id,
+                attempt=flight.attempt,
+                candidate=candidate,
+                prompt=prompt,
+                prefills=prefills,
             )
         )
 
@@ -223,6 +230,16 @@ class Routing:
     def prefilled(self, flight: Flight, now: float) -> None:
         """The prefill leg answered."""
         assert flight.candidate is not None
+        self.observer.on_first_token(
+            FirstToken(
+                request_id=flight.trip.request.request_id,
+                endpoint_id=flight.candidate.id,
+                ttft_s=now - flight.trip.request.arrived_at,
+                since_dispatch_s=now - flight.dispatched_at,
+                leg=Leg.PREFILL,
+                predicted_s=predicted_s(flight.prompt, flight.candidate, flight.dispatched_at),
+            )
+        )
         self._release(flight)
         flight.trip.prefill_endpoint_id = flight.candidate.id
         flight.trip.prefill_s = now - flight.dispatched_at

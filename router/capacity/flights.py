@@ -86,6 +86,7 @@ class Load:
         "_estimate",
         "_kv_area",
         "_kv_tokens",
+        "_loading",
         "_pairs",
         "_prefill_steps",
         "_progress_at",
@@ -106,6 +107,7 @@ class Load:
         self._tokens = 0
         self._pairs = 0.0
         self._decoding = 0
+        self._loading = 0
         self._kv_tokens = 0.0
         self._progress_at = 0.0
         self._segment: Segment | None = None
@@ -135,6 +137,8 @@ class Load:
             self._waiting[flight] = None
             self._tokens += flight.tokens
             self._pairs += flight.pairs
+        else:
+            self._loading += 1
         self._estimate = None
 
     def first_token(self, flight: Flight, now: float) -> None:
@@ -186,6 +190,8 @@ class Load:
             self._advance(now)
             self._decoding -= 1
             self._kv_tokens -= flight.prompt_tokens + flight.output_tokens / 2
+        else:
+            self._loading -= 1
 
     # Samples
 
@@ -239,6 +245,8 @@ class Load:
         """It decodes from now on."""
         if flight.waiting:
             self._leave(flight)
+        elif flight.decoding_since is None:
+            self._loading -= 1
         if flight.decoding_since is None:
             self._advance(now)
             self._decoding += 1
@@ -304,6 +312,7 @@ class Load:
             queued_tokens=self._tokens,
             head_s=head_s,
             head_at=self._progress_at,
+            requests=len(self._waiting) + self._loading + self._decoding,
             decoding=self._decoding,
             step_s=laws.step_s(self._decoding, self._kv_tokens),
             output_tokens=laws.output_tokens,

@@ -120,6 +120,24 @@ def terms(
     return found
 
 
+def predicted_s(
+    prompt: TokenizedPrompt | None, candidate: Candidate, now: float, *, prefills: bool = True
+) -> float | None:
+    """Seconds from a dispatch now to the first token; None where no engine model is kept."""
+    estimate = candidate.estimate
+    if estimate is None or prompt is None:
+        return None
+    if prefills:
+        return terms(prompt, (candidate,), _PLAIN, now, 1.0)[0].ttft
+    moved = max(prompt.token_count - candidate.match.blocks * prompt.block_size, 1)
+    return (
+        estimate.transfer_base_s + moved * estimate.transfer_token_s + 1.5 * (estimate.step_s or estimate.step_base_s)
+    )
+
+
+_PLAIN = Weights(eviction=0.0)
+
+
 def assumed(inflight: Inflight) -> EngineEstimate:
     return EngineEstimate(
         overhead_s=0.005,

@@ -13,6 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from loadtest.replay.policies.base import Built, Contestant, World
+from router.capacity.engine_model import EngineModels
+from router.core import Candidate
 from router.errors import ConfigError
 from router.plugins.builtin import builtin_registry
 from router.scheduling.build import build_scheduler
@@ -26,7 +28,16 @@ def contestant(name: str, settings: Callable[[World], SchedulingSettings] | Sche
 
     def build(world: World) -> Built:
         chosen = settings(world) if callable(settings) else settings
-        return Built(policy=build_scheduler(chosen, builtin_registry()))
+        models = EngineModels(world.clock)
+        return Built(
+            policy=build_scheduler(chosen, builtin_registry()),
+            observers=(models,),
+            complete=lambda candidates: [
+                Candidate(c.state, c.inflight, c.match, c.metrics_age, models.estimate(c.state.endpoint.id))
+                for c in candidates
+            ],
+            forget=models.forget,
+        )
 
     return Contestant(name=name, build=build)
 
