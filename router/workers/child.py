@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,30 +19,8 @@ from router.api.rest import Readiness
 from router.app import serve_on
 from router.errors import ConfigError
 from router.reload import SettingsLoader
+from router.workers.plan import BAD_INPUT, PARENT, Plan, Workers, socket_of
 from router.workers.talk import Answerer, ask
-
-BAD_INPUT = 2
-PARENT = "parent.sock"
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """What a worker is told."""
-
-    number: int
-    folder: str
-    """Of the sockets."""
-    listener: int
-    """File descriptor."""
-    config: str | None
-    flags: dict[str, Any]
-
-
-class Workers(NamedTuple):
-    """The parent's answer about readiness."""
-
-    running: int
-    wanted: int
-    draining: bool
 
 
 class Family:
@@ -51,7 +28,7 @@ class Family:
 
     def __init__(self, folder: Path, number: int) -> None:
         self._parent = folder / PARENT
-        self._path = folder / f"worker{number}.sock"
+        self._path = socket_of(folder, number)
         self._answerer: Answerer | None = None
 
     async def begin(self, page: Callable[[], bytes | None]) -> None:

@@ -26,8 +26,8 @@ from router.observability.merge import counts, merge
 from router.process import listen
 from router.reload import SettingsLoader
 from router.settings import Settings
-from router.workers.child import BAD_INPUT, PARENT, Plan, Workers
 from router.workers.embedded import EmbeddedValkey
+from router.workers.plan import BAD_INPUT, PARENT, Plan, Workers, socket_of
 from router.workers.talk import Answerer, ask
 
 logger = logging.getLogger(__name__)
@@ -214,9 +214,7 @@ class Parent:
 
     async def _metrics(self) -> bytes:
         running = [worker for worker in self._workers if worker.process is not None]
-        answers = await asyncio.gather(
-            *(ask(self._folder / f"worker{worker.number}.sock", "metrics") for worker in running)
-        )
+        answers = await asyncio.gather(*(ask(socket_of(self._folder, worker.number), "metrics") for worker in running))
         for worker, page in zip(running, answers, strict=True):
             if page:
                 self._pages[worker.number] = page
@@ -228,7 +226,7 @@ class Parent:
 
     async def _note_ready(self) -> bytes:
         for worker in self._workers:
-            worker.ready_once = worker.ready_once or (self._folder / f"worker{worker.number}.sock").exists()
+            worker.ready_once = worker.ready_once or socket_of(self._folder, worker.number).exists()
         return b"ok"
 
 
