@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.compose import Compose
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 ENGINES = {"prefill-0", "prefill-1", "decode-0", "decode-1"}
 LONG_TEXT = " ".join(f"Fact {number} is that {number} squared makes {number * number}." for number in range(60))

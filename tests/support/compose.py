@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-UP_TIMEOUT_S = 480
+UP_TIMEOUT_S = 900
 
 
 def free_port() -> int:
