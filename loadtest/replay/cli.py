@@ -15,6 +15,7 @@ from loadtest.replay.policies.catalogue import CATALOGUE, find
 from loadtest.replay.report import as_json, make_report
 from loadtest.replay.results import Run, Slo, Window
 from loadtest.replay.simulation import Conditions
+from loadtest.replay.synthetic import KINDS
 from loadtest.replay.view import show
 from loadtest.replay.workload import Workload
 from router.errors import ConfigError
@@ -28,7 +29,11 @@ _POLICIES = ("default", "round-robin", "least-requests", "llm-d", "lmetric", "po
 def replay(
     context: typer.Context,
     traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="JSONL, CSV or request log, gzipped or not.")
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...",
+            help=f"JSONL, CSV or request log, gzipped or not; or synthetic:NAME with one of {', '.join(KINDS)}.",
+        ),
     ],
     policy: Annotated[
         list[str] | None,
@@ -87,6 +92,12 @@ def replay(
     cache_answers: Annotated[
         bool, typer.Option("--cache-answers", help="Blocks of answers stay in the cache.")
     ] = False,
+    transfer: Annotated[
+        str, typer.Option(metavar="MS,US", help="Time of a hand-off: milliseconds, and microseconds a token.")
+    ] = "5,5",
+    send_slo: Annotated[
+        bool, typer.Option("--send-slo", help="Requests name the first --slo in their headers.")
+    ] = False,
     kv_scale: Annotated[float, typer.Option(min=0.001, max=1000.0, help="So many times the profile's KV space.")] = 1.0,
     slow: Annotated[
         list[str] | None, typer.Option(metavar="ENGINE=FACTOR", help="e2=0.33: that engine at a third of its speed.")
@@ -111,6 +122,8 @@ def replay(
     names = list(policy or _POLICIES)
     if names == ["all"]:
         names = list(CATALOGUE)
+    slos = tuple(_slo(text) for text in slo or ("2,0.05",))
+    hand_off = _pair("--transfer", transfer, "5,5")
     plan = Plan(
         traces=[str(path) for path in traces],
         policies=list(dict.fromkeys(names)),
@@ -134,8 +147,11 @@ def replay(
             exact=not approximate,
             preemption=preemption,
             cache_answers=cache_answers,
+            transfer_s=hand_off[0] / 1e3,
+            transfer_token_s=hand_off[1] / 1e6,
+            headers=_slo_headers(slos[0]) if send_slo else {},
         ),
-        slos=tuple(_slo(text) for text in slo or ("2,0.05",)),
+        slos=slos,
         outlooks=windows,
         outlook_size=window_size,
         window=Window(begin, until if until is not None else float("inf")),
@@ -184,8 +200,16 @@ def _run(plan: Plan, workload: Workload, jobs: int) -> list[Run]:
 
 
 def _slo(text: str) -> Slo:
-    ttft, _, tpot = text.partition(",")
-    return Slo(_number(ttft, "--slo", text, "2,0.05"), _number(tpot, "--slo", text, "2,0.05"))
+    return Slo(*_pair("--slo", text, "2,0.05"))
+
+
+def _slo_headers(slo: Slo) -> dict[str, str]:
+    return {"x-llm-d-slo-ttft-ms": f"{slo.ttft_s * 1e3:g}", "x-llm-d-slo-tpot-ms": f"{slo.tpot_s * 1e3:g}"}
+
+
+def _pair(option: str, text: str, example: str) -> tuple[float, float]:
+    first, _, second = text.partition(",")
+    return _number(first, option, text, example), _number(second, option, text, example)
 
 
 def _slow(text: str) -> tuple[str, float]:

@@ -18,10 +18,13 @@ from loadtest.replay.inputs import InputError, read_workload
 from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Outlook, Run, Slo, Window
 from loadtest.replay.simulation import Conditions, Simulation
+from loadtest.replay.synthetic import KINDS, make
 from loadtest.replay.workload import Workload, faster, jittered, merged, with_answers, with_sessions
 from loadtest.simulator.settings import SimulatorConfigError, find_profile
 from router.core import Role
 from router.errors import ConfigError
+
+_SYNTHETIC = "synthetic:"
 
 Progress = Callable[[str, int, int], None]
 """Told policy, seed and how many requests of that run are done."""
@@ -57,7 +60,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def load(plan: Plan) -> Workload:
     """The traces of the plan, merged, before seed and speed. Raises `ConfigError`."""
     try:
-        read = [read_workload(Path(t), block_size=plan.block_size, closed=plan.closed) for t in plan.traces]
+        read = [_read(trace, plan) for trace in plan.traces]
         workload = read[0] if len(read) == 1 else merged("+".join(w.name for w in read), read)
     except InputError as error:
         raise ConfigError(str(error)) from None
@@ -71,6 +74,17 @@ def load(plan: Plan) -> Workload:
     if plan.conditions.cache_answers:
         requests = with_answers(requests, workload.block_size)
     return msgspec.structs.replace(workload, requests=requests)
+
+
+def _read(trace: str, plan: Plan) -> Workload:
+    if not trace.startswith(_SYNTHETIC):
+        return read_workload(Path(trace), block_size=plan.block_size, closed=plan.closed)
+    kind = trace.removeprefix(_SYNTHETIC)
+    if kind not in KINDS:
+        raise ConfigError(
+            f"{trace}: there is no such workload: it is one of {', '.join(_SYNTHETIC + k for k in KINDS)}"
+        )
+    return make(kind)
 
 
 def seeded(workload: Workload, plan: Plan, seed: int) -> Workload:

@@ -58,6 +58,7 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
         "slow": ["--slow", "e0=0.1", "--slow", "e1=0.1"],
         "answers": ["--cache-answers"],
         "apart": ["--prefill", "1", "--decode", "1"],
+        "far": ["--prefill", "1", "--decode", "1", "--transfer", "500,5"],
         "small": ["--engine-profile", "8b", "--kv-scale", "0.05", "--preemption"],
         "dying": ["--kill", "e1@5", "--join", "6", "--metrics-age", "2", "--event-lag", "1"],
         "guessing": ["--approximate", "--open-loop", "--limit", "20", "--from", "1", "--until", "60"],
@@ -74,6 +75,8 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
     ("flags", "sentence"),
     [
         (["--policy", "nosuch"], "no policy 'nosuch'"),
+        (["synthetic:chaos"], "synthetic:chaos: there is no such workload"),
+        (["--transfer", "5"], "--transfer 5: write it like 5,5"),
         (["--baseline", "llm-d", "--policy", "random"], "--baseline llm-d is not replayed"),
         (["--prefill", "2"], "--prefill and --decode go together"),
         (["--slow", "e9=0.5"], "no engine e9"),
