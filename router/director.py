@@ -21,6 +21,7 @@ from router.core import (
     Health,
     InferenceRequest,
     Inflight,
+    Role,
     TokenizedPrompt,
     TokenSource,
 )
@@ -162,11 +163,18 @@ class Director:
         up = [state for state in states if state.health is Health.HEALTHY or state.health is Health.UNKNOWN]
         if not up:
             raise NoEndpoint("No endpoint that serves this model is healthy.", retry_after_s=1)
+        up = self._without_busy_trials(up)
         holder = self._holder_of_previous(request)
         if holder is not None:
             held = [state for state in up if state.endpoint.id == holder]
             return held or up
         return up
+
+    def _without_busy_trials(self, states: list[EndpointState]) -> list[EndpointState]:
+        """An endpoint on trial has one request at a time, unless nobody else can decode."""
+        own = self._inflight
+        free = [state for state in states if not state.on_trial or not own.get(state.endpoint.id).requests]
+        return free if any(state.endpoint.role is not Role.PREFILL for state in free) else states
 
     def _holder_of_previous(self, request: InferenceRequest) -> str | None:
         previous = request.fields.get("previous_response_id") if request.api is Api.RESPONSES else None

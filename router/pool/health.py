@@ -3,6 +3,9 @@
 UNKNOWN    --probe ok-->  HEALTHY      --probe failed-->  UNHEALTHY   (never seen alive: one probe decides)
 HEALTHY    --`probes_down` probes in a row failed, or `request_failures_down` requests in a row-->  UNHEALTHY
 UNHEALTHY  --`probes_up` probes in a row ok (one is enough if requests took it out)-->  HEALTHY
+
+An endpoint that requests took out comes back on trial: a probe does not vouch for requests, so it is given one of them
+at a time until one is answered; one failure takes it out again.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ class HealthTracker(msgspec.Struct, frozen=True, kw_only=True):
     requests_failed: int = 0
     by_requests: bool = False
     """Requests, not probes, made it unhealthy."""
+    on_trial: bool = False
+    """It is back after that, and no request has been answered since."""
 
     def probe_ok(self, policy: HealthPolicy) -> HealthTracker:
         streak = self.probes_ok + 1
@@ -39,7 +44,11 @@ class HealthTracker(msgspec.Struct, frozen=True, kw_only=True):
         # A probe does not vouch for requests: their streak goes on, unless it has just been paid for.
         requests_failed = 0 if self.by_requests else self.requests_failed
         return HealthTracker(
-            verdict=Health.HEALTHY, reason="probe ok", probes_ok=min(streak, needed), requests_failed=requests_failed
+            verdict=Health.HEALTHY,
+            reason="probe ok",
+            probes_ok=min(streak, needed),
+            requests_failed=requests_failed,
+            on_trial=self.on_trial or self.by_requests,
         )
 
     def probe_failed(self, policy: HealthPolicy, reason: str) -> HealthTracker:
@@ -57,15 +66,18 @@ class HealthTracker(msgspec.Struct, frozen=True, kw_only=True):
 
     def request_failed(self, policy: HealthPolicy) -> HealthTracker:
         streak = min(self.requests_failed + 1, policy.request_failures_down)
-        if self.verdict is Health.UNHEALTHY or streak < policy.request_failures_down:
+        if self.verdict is Health.UNHEALTHY or (streak < policy.request_failures_down and not self.on_trial):
             return msgspec.structs.replace(self, requests_failed=streak)
         return HealthTracker(
             verdict=Health.UNHEALTHY,
-            reason=f"{streak} requests in a row failed",
+            reason="its trial request failed" if self.on_trial else f"{streak} requests in a row failed",
             requests_failed=streak,
             by_requests=True,
         )
 
     def request_ok(self) -> HealthTracker:
         """A request that began before the trouble may still end well: it clears the streak and heals nothing."""
-        return msgspec.structs.replace(self, requests_failed=0) if self.requests_failed else self
+        if not self.requests_failed and not self.on_trial:
+            return self
+        on_trial = self.on_trial and self.verdict is not Health.HEALTHY
+        return msgspec.structs.replace(self, requests_failed=0, on_trial=on_trial)

@@ -58,7 +58,11 @@ class Pool:
     def report_success(self, endpoint: Endpoint) -> None:
         record = self._records.get(self._upstream_of.get(endpoint.id, ""))
         if record is not None:
-            record.tracker = record.tracker.request_ok()
+            tracker = record.tracker.request_ok()
+            if tracker.on_trial is record.tracker.on_trial:
+                record.tracker = tracker
+            else:
+                self._judge(record, tracker)
 
     async def refresh_models(self) -> None:
         """Through whoever watches the engines (`Monitor`); does nothing while nobody does."""

@@ -112,6 +112,7 @@ class UpstreamRecord:
             models=models,
             block_size=block_size,
             num_blocks=num_blocks,
+            on_trial=self.tracker.on_trial,
             index=self.index.get(endpoint.id, IndexState.APPROXIMATE),
             metrics=metrics,
             process_start=self.process_start,

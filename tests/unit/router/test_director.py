@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from router.core import Api, Health, Role
@@ -196,6 +197,19 @@ async def test_endpoints_that_are_down_or_draining_get_nothing() -> None:
     world.pool.states = states[:2]
     with pytest.raises(NoEndpoint):
         await world.serve()
+
+
+async def test_an_endpoint_on_trial_gets_one_request_at_a_time_unless_nobody_else_can_decode() -> None:
+    back = msgspec.structs.replace(endpoint("a"), on_trial=True)
+    engines = {name: lambda _: stream("x") for name in "abp"}
+    for others, expected in (([endpoint("b")], "b"), ([endpoint("p", P)], "a"), ([], "a")):
+        world = World([back, *others], engines, held={"a": 5})
+        await world.serve()
+        with_one = world.inflight.acquire("a", prefill_tokens=0, tokens=0)
+        await world.serve()
+        with_one.release()
+        served = [sent.endpoint.id for sent in world.upstream.sent if sent.endpoint.role is not P]
+        assert served == ["a", expected]
 
 
 async def test_the_router_refuses_past_its_limit_and_counts_it() -> None:

@@ -54,6 +54,21 @@ def test_a_request_that_ends_well_starts_the_count_anew_but_heals_nothing() -> N
     assert after("+xxxr").verdict is Health.UNHEALTHY
 
 
+def test_what_requests_took_out_comes_back_on_trial_until_a_request_is_answered() -> None:
+    assert not after("+").on_trial
+    assert not after("+---++").on_trial
+    assert after("+xxx+").on_trial
+    assert after("+xxx++").on_trial
+    assert not after("+xxx+r").on_trial
+    assert after("+xxx+r").verdict is Health.HEALTHY
+
+
+def test_one_failure_ends_a_trial() -> None:
+    assert after("+xxx+x").verdict is Health.UNHEALTHY
+    assert after("+xxx+x+").on_trial
+    assert after("+xxx+rx").verdict is Health.HEALTHY
+
+
 def test_probes_between_failing_requests_do_not_hide_them() -> None:
     assert after("+x+x+x").verdict is Health.UNHEALTHY
 
@@ -64,7 +79,7 @@ def test_requests_and_probes_that_both_fail_need_the_full_return() -> None:
 
 
 def test_a_return_clears_the_debt_of_requests() -> None:
-    assert after("+xxx+xx").verdict is Health.HEALTHY
+    assert after("+xxx+rxx").verdict is Health.HEALTHY
 
 
 @given(st.text(alphabet="+-rx", max_size=40))
