@@ -1,0 +1,176 @@
+"""`kvrouter serve --workers`: several routers on one host that look like one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from loadtest.demo.children import plain_environment
+from loadtest.simulator import TOKENIZER_PATH
+from tests.support.simulator import engines
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 100.0
+"""Far more than anything here takes; a test that reaches it fails."""
+pytestmark = pytest.mark.timeout(300)
+
+
+class Served:
+    def __init__(self, config: Path, port: int, process: asyncio.subprocess.Process) -> None:
+        self.config = config
+        self.port = port
+        self.process = process
+        self.log = ""
+
+    def fresh(self) -> httpx.AsyncClient:
+        """A client without a connection yet: any worker may take it."""
+        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", verify=False, trust_env=False, timeout=30)
+
+    async def get(self, path: str) -> httpx.Response:
+        async with self.fresh() as client:
+            return await client.get(path)
+
+    async def chat(self, text: str) -> httpx.Response:
+        body = {"model": "sim-model", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+        async with self.fresh() as client:
+            return await client.post("/v1/chat/completions", json=body)
+
+    async def metric(self, name: str) -> float:
+        page = (await self.get("/metrics")).text
+        return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers, without the embedded server's leash."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [
+            pid for pid in map(int, children) if b"router.workers.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    async def follow(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.log += line.decode()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not await condition():
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def serving(folder: Path, urls: list[str], *flags: str) -> AsyncIterator[Served]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    config = folder / "kv.yaml"
+    settings = {"server": {"port": port}, "tokenization": {"default": str(TOKENIZER_PATH)}, "endpoints": urls}
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "router", "serve", "--config", str(config), *flags),
+        cwd=ROOT,
+        env=plain_environment(),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    served = Served(config, port, process)
+    following = asyncio.create_task(served.follow())
+
+    async def all_ready() -> bool:
+        assert process.returncode is None, served.log
+        return served.log.count("router.app: serving on") >= 2
+
+    try:
+        await until(all_ready)
+        yield served
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await following
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the workers")
+async def test_workers_share_one_listener_one_index_and_one_face(tmp_path: Path) -> None:
+    async with engines(2) as (one, two), serving(tmp_path, [one.url, two.url], "--workers", "2") as served:
+        assert "2 workers share an embedded Valkey" in served.log
+        assert len(served.workers()) == 2
+        ready = await served.get("/ready")
+        assert (ready.status_code, ready.json()["workers"]) == (200, {"running": 2, "of": 2})
+
+        # One index: wherever the conversation came first, every worker knows.
+        text = "the same beginning for everybody " * 20
+        first = (await served.chat(text)).headers["x-kvrouter-endpoint"]
+        await asyncio.sleep(1.0)
+        answers = [await served.chat(text) for _ in range(20)]
+        assert {answer.headers["x-kvrouter-endpoint"] for answer in answers} == {first}
+        assert all(int(answer.headers["x-kvrouter-matched-tokens"]) > 0 for answer in answers)
+
+        # One page: all requests are counted whoever served them and whoever is asked.
+        for _ in range(5):
+            assert await served.metric("kvrouter_requests_total") == 21
+
+        # A worker that is killed is started again, and what it counted stays.
+        killed = served.workers()[0]
+        os.kill(killed, signal.SIGKILL)
+        statuses = [(await served.chat(f"during {number}")).status_code for number in range(10)]
+        assert set(statuses) == {200}
+
+        async def again() -> bool:
+            return served.log.count("router.app: serving on") >= 3 and len(served.workers()) == 2
+
+        await until(again)
+        assert killed not in served.workers()
+        assert await served.metric("kvrouter_requests_total") == 31
+
+        # A reload reaches all.
+        settings = json.loads(served.config.read_text())
+        settings["server"]["api_keys"] = ["k3y"]
+        served.config.write_text(json.dumps(settings), encoding="utf-8")
+        served.process.send_signal(signal.SIGHUP)
+
+        async def refused_by_all() -> bool:
+            return {(await served.chat("who are you")).status_code for _ in range(12)} == {401}
+
+        await until(refused_by_all)
+
+        served.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            assert await served.process.wait() == 0
+    assert "Traceback" not in served.log
+    assert not any(Path("/proc").glob("[0-9]*/cwd/valkey.sock"))
+
+
+async def test_a_running_stream_ends_whole_before_the_workers_do(tmp_path: Path) -> None:
+    async with engines(1, profile="demo") as (engine,), serving(tmp_path, [engine.url], "--workers", "2") as served:
+        body = {"model": "sim-model", "prompt": "count", "max_tokens": 40, "stream": True, "ignore_eos": True}
+        async with served.fresh() as client, client.stream("POST", "/v1/completions", json=body) as answer:
+            pieces = answer.aiter_bytes()
+            got = await anext(pieces)
+            served.process.send_signal(signal.SIGTERM)
+            async for piece in pieces:
+                got += piece
+        assert got.rstrip().endswith(b"data: [DONE]")
+        async with asyncio.timeout(SECONDS):
+            assert await served.process.wait() == 0
+
+
+async def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    async with engines(1) as (engine,), serving(tmp_path, [engine.url], "--workers", "2") as served:
+        workers = served.workers()
+        served.process.kill()
+        await served.process.wait()
+
+        async def gone() -> bool:
+            return not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+        await until(gone)
