@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from router.plugins.deciders.cost_pd import CostPdDecider
 from router.plugins.deciders.fixed import AlwaysDisaggPdDecider, NeverDisaggPdDecider
 from router.plugins.deciders.prefix_based_pd import PrefixBasedPdDecider
 from router.plugins.filters.active_request import ActiveRequestFilter
@@ -62,6 +63,7 @@ BUILTIN: Mapping[str, Factory] = MappingProxyType(
         "weighted-random-picker": WeightedRandomPicker.create,
         "always-disagg-pd-decider": AlwaysDisaggPdDecider.create,
         "never-disagg-pd-decider": NeverDisaggPdDecider.create,
+        "cost-pd-decider": CostPdDecider.create,
         "prefix-based-pd-decider": PrefixBasedPdDecider.create,
     }
 )

@@ -26,6 +26,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     rng: random.Random
     peer: Candidate | None = None
     """The candidate already chosen for the other leg, if any."""
+    decoders: Sequence[Candidate] = ()
+    """For a decider: who may decode, the chosen one first."""
+    prefillers: Sequence[Candidate] = ()
+    """For a decider: who may prefill for the chosen one."""
 
 
 @runtime_checkable
@@ -61,6 +65,10 @@ class Verdict(msgspec.Struct, frozen=True):
     disaggregate: bool
     reason: str
     """A short word from a bounded set: a metric label."""
+    decode: Candidate | None = None
+    """Of `Context.decoders`: who should decode, where the decider knows better than the decode profile."""
+    prefill: Candidate | None = None
+    """Of `Context.prefillers`: who should prefill for it, where it knows better than the prefill profile."""
 
 
 @runtime_checkable

@@ -66,7 +66,7 @@ class Scheduler:
             ranked = self._decode.run(context, decoders, table)
         except DrainedError as drained:
             raise _refusal(drained) from None
-        prefill, reason = self._prefill_leg(context, candidates, len(decoders), ranked[0], table)
+        ranked, prefill, reason = self._prefill_leg(context, candidates, len(decoders), ranked, table)
         return Decision(decode=tuple(ranked), prefill=prefill, reason=reason, scores=table or {})
 
     def _prefill_leg(
@@ -74,28 +74,38 @@ class Scheduler:
         context: Context,
         candidates: Sequence[Candidate],
         decoders: int,
-        chosen: Candidate,
+        ranked: Sequence[Candidate],
         table: ScoreTable | None,
-    ) -> tuple[tuple[Candidate, ...], str]:
+    ) -> tuple[Sequence[Candidate], tuple[Candidate, ...], str]:
+        """(decode leg, prefill leg, reason)"""
+        chosen = ranked[0]
         # In a pool where everybody serves whole requests nothing says that two of them share a KV connector.
         separate = len(candidates) > decoders or chosen.state.endpoint.role is Role.DECODE
         if not separate or context.request.api is Api.OTHER:
-            return (), "aggregated"
+            return ranked, (), "aggregated"
+        able = [candidate for candidate in candidates if candidate.state.endpoint.role is not _DECODE]
+        asked = Context(
+            request=context.request,
+            prompt=context.prompt,
+            leg=Leg.DECODE,
+            now=context.now,
+            rng=context.rng,
+            decoders=ranked,
+            prefillers=able,
+        )
         try:
-            verdict = self._decider.plugin.decide(context, chosen)
+            verdict = self._decider.plugin.decide(asked, chosen)
         except Exception as error:  # noqa: BLE001 (a third-party plugin)
             self._failed(self._decider.name, Leg.PREFILL, error)
-            return (), "aggregated"
+            return ranked, (), "aggregated"
+        if verdict.decode is not None:
+            ranked, chosen = _first(verdict.decode, ranked), verdict.decode
         if not verdict.disaggregate:
-            return (), verdict.reason
+            return ranked, (), verdict.reason
         chosen_id = chosen.state.endpoint.id
-        prefillers = [
-            candidate
-            for candidate in candidates
-            if candidate.state.endpoint.role is not _DECODE and candidate.state.endpoint.id != chosen_id
-        ]
+        prefillers = [candidate for candidate in able if candidate.state.endpoint.id != chosen_id]
         if not prefillers:
-            return (), "pd-no-prefiller"
+            return ranked, (), "pd-no-prefiller"
         leg = Context(
             request=context.request,
             prompt=context.prompt,
@@ -105,9 +115,19 @@ class Scheduler:
             peer=chosen,
         )
         try:
-            return tuple(self._prefill.run(leg, prefillers, table)), verdict.reason
+            helpers = self._prefill.run(leg, prefillers, table)
         except DrainedError as drained:
-            return (), "pd-saturated" if drained.saturated else "pd-filtered"
+            return ranked, (), "pd-saturated" if drained.saturated else "pd-filtered"
+        if verdict.prefill is not None:
+            helpers = _first(verdict.prefill, helpers)
+        return ranked, tuple(helpers), verdict.reason
+
+
+def _first(chosen: Candidate, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
+    """`ranked` with `chosen` before the others; unchanged when a filter has dropped it."""
+    if ranked[0] is chosen or not any(candidate is chosen for candidate in ranked):
+        return ranked
+    return [chosen, *(candidate for candidate in ranked if candidate is not chosen)]
 
 
 def _nobody_decodes(count: int) -> RouterError:
