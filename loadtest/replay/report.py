@@ -81,6 +81,8 @@ def _mean(summaries: Sequence[Summary]) -> Summary:
     """Over seeds, number by number."""
     first, count = summaries[0], len(summaries)
 
+    reasons = sorted({reason for s in summaries for reason in s.reasons})
+    errors = [s.prediction_error for s in summaries if s.prediction_error is not None]
     over = [s.over_clairvoyant for s in summaries if s.over_clairvoyant is not None]
 
     def mean(values: Sequence[float]) -> float:
@@ -106,6 +108,8 @@ def _mean(summaries: Sequence[Summary]) -> Summary:
         load_spread=mean([s.load_spread for s in summaries]),
         busy_spread=mean([s.busy_spread for s in summaries]),
         preempted=round(mean([s.preempted for s in summaries])),
+        reasons={reason: sum(s.reasons.get(reason, 0) for s in summaries) for reason in reasons},
+        prediction_error=mean(errors) if len(errors) == count else None,
         over_clairvoyant=mean(over) if len(over) == count else None,
         decisions_per_s=mean([s.decisions_per_s for s in summaries]),
         requests_per_s=mean([s.requests_per_s for s in summaries]),

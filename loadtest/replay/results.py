@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 import msgspec
 
@@ -24,6 +26,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     ttft_s: float | None
     e2e_s: float
+    reason: str | None = None
+    """Of the decision."""
+    predicted_s: float | None = None
+    """From the decode leg's dispatch to the first token, as an engine model expected; None without one."""
+    answered_s: float | None = None
+    """The same as it was."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -139,6 +147,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     busy_spread: float
     """The same over seconds that engines computed, in the whole run."""
     preempted: int
+    reasons: Mapping[str, int]
+    """Decisions by their reason."""
+    prediction_error: float | None
+    """Median of |predicted - real| / real over times to first token, where the policy has an engine model."""
     over_clairvoyant: float | None
     """TTFT on the windows looked at, over what a search that knows the future found there."""
     decisions_per_s: float
@@ -169,10 +181,21 @@ def summarize(run: Run, slos: Sequence[Slo], window: Window) -> Summary:
         load_spread=_over_mean(list(taken.values())),
         busy_spread=_over_mean([share.busy_s for share in run.shares]),
         preempted=sum(share.preempted for share in run.shares),
+        reasons=dict(Counter(result.reason for result in counted if result.reason is not None)),
+        prediction_error=_prediction_error(good),
         over_clairvoyant=_over_best(run.outlooks),
         decisions_per_s=1.0 / run.decide_s if run.decide_s else math.inf,
         requests_per_s=len(run.results) / run.cpu_s if run.cpu_s else math.inf,
     )
+
+
+def _prediction_error(results: Sequence[Result]) -> float | None:
+    errors = [
+        abs(result.predicted_s - result.answered_s) / result.answered_s
+        for result in results
+        if result.predicted_s is not None and result.answered_s
+    ]
+    return median(errors) if errors else None
 
 
 def _over_best(outlooks: Sequence[Outlook]) -> float | None:

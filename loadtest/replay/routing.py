@@ -47,6 +47,7 @@ class Flight:
         "job",
         "lease",
         "leg",
+        "predicted_s",
         "prefilled_by",
         "prompt",
         "request",
@@ -64,6 +65,8 @@ class Flight:
         """Prompt tokens that the engine that computed the prompt had."""
         self.candidate: Candidate | None = None
         self.dispatched_at = 0.0
+        self.predicted_s: float | None = None
+        """What the engine model expected from this leg's dispatch to its first token."""
         self.lease: Lease | None = None
         self.job: object | None = None
         self.prefilled_by: tuple[object, object] | None = None
@@ -192,6 +195,7 @@ class Routing:
         output = 1 if leg is Leg.PREFILL else self._settings.expected_output_tokens
         flight.candidate = candidate
         flight.dispatched_at = now
+        flight.predicted_s = predicted_s(prompt, candidate, now, prefills=prefills)
         flight.lease = self.inflight.acquire(
             candidate.id,
             prefill_tokens=max(prompt.token_count - matched, 0) if prefills else 0,
@@ -237,7 +241,7 @@ class Routing:
                 ttft_s=now - flight.trip.request.arrived_at,
                 since_dispatch_s=now - flight.dispatched_at,
                 leg=Leg.PREFILL,
-                predicted_s=predicted_s(flight.prompt, flight.candidate, flight.dispatched_at),
+                predicted_s=flight.predicted_s,
             )
         )
         self._release(flight)
@@ -255,6 +259,7 @@ class Routing:
                 endpoint_id=flight.lease.endpoint_id,
                 ttft_s=now - trip.request.arrived_at,
                 since_dispatch_s=now - flight.dispatched_at,
+                predicted_s=flight.predicted_s,
             )
         )
 

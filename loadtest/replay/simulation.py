@@ -330,6 +330,9 @@ class Simulation:
                 outcome=outcome,
                 ttft_s=None if first is None else first - trip.request.arrived_at,
                 e2e_s=now - trip.request.arrived_at,
+                reason=trip.decision.reason if trip.decision is not None else None,
+                predicted_s=flight.predicted_s,
+                answered_s=None if first is None else first - flight.dispatched_at,
             )
         )
         following = self._following.get(request.number)

@@ -14,6 +14,8 @@ def show(report: Report, console: Console) -> None:
     console.print(f"[bold]{report.title}[/bold]: {report.requests} requests, seeds {len(report.plan.seeds)}")
     console.print(_times(report))
     console.print(_work(report))
+    if any(len(row.summary.reasons) > 1 for row in report.rows):
+        console.print(_reasons(report))
     if len(report.rows) > 1:
         console.print(_comparison(report))
 
@@ -57,6 +59,7 @@ def _work(report: Report) -> Table:
         "load max/mean",
         "busy max/mean",
         "preempted",
+        "TTFT misjudged",
         "decisions/s",
         "requests / CPU s",
     )
@@ -70,9 +73,18 @@ def _work(report: Report) -> Table:
             f"{summary.load_spread:.2f}",
             f"{summary.busy_spread:.2f}",
             str(summary.preempted),
+            "-" if summary.prediction_error is None else f"{100 * summary.prediction_error:.0f} %",
             f"{summary.decisions_per_s:,.0f}",
             f"{summary.requests_per_s:,.0f}",
         )
+    return table
+
+
+def _reasons(report: Report) -> Table:
+    names = sorted({reason for row in report.rows for reason in row.summary.reasons})
+    table = _table("\ndecisions by reason", *names)
+    for row in report.rows:
+        table.add_row(row.policy, *(str(row.summary.reasons.get(name, 0)) for name in names))
     return table
 
 

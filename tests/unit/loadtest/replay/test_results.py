@@ -54,6 +54,17 @@ def test_what_failed_is_no_fast_answer() -> None:
     assert summary.ttft.mean == pytest.approx(0.1)
 
 
+def test_reasons_are_counted_and_predictions_judged_by_what_came() -> None:
+    results = [
+        result(n, 1.0, reason="pd" if n else "aggregated", predicted_s=p, answered_s=2.0)
+        for n, p in enumerate((1.0, 2.0, 5.0))
+    ]
+    summary = summarize(run("a", results), [], Window())
+    assert summary.reasons == {"aggregated": 1, "pd": 2}
+    assert summary.prediction_error == pytest.approx(0.5)
+    assert summarize(run("a", [result(0, 1.0)]), [], Window()).prediction_error is None
+
+
 def test_quantiles_lie_between_ranks() -> None:
     spread = Spread.of([4.0, 1.0, 2.0, 3.0, 5.0])
     assert (spread.mean, spread.p50, spread.p90) == (3.0, 3.0, pytest.approx(4.6))

@@ -168,3 +168,12 @@ def test_one_shared_cache_is_hit_from_every_engine() -> None:
     late = [result for result in run.results if result.number >= 40]
     assert all(result.cached == 20 * SIZE for result in late)
     assert {result.endpoint for result in late} == {"e0", "e1"}
+
+
+def test_a_learning_policy_comes_to_predict_the_engines_it_is_replayed_on() -> None:
+    load = workload(*(ask(n, 1.3 * n, range(100 * n, 100 * n + 20 + n % 40), output=30) for n in range(120)))
+    recorder = Recorder()
+    replayed(load, "default", None, recorder)
+    errors = [abs(f.predicted_s - f.since_dispatch_s) / f.since_dispatch_s for f in recorder.first if f.predicted_s]
+    assert len(errors) == 120
+    assert max(errors[-20:]) < 0.1
