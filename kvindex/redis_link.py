@@ -76,6 +76,11 @@ class RedisLink:
         self._client, self._sentinels = None, []
         for client in clients:
             await client.aclose()
+            nodes = getattr(client, "nodes_manager", None)
+            if nodes is not None:
+                # A cluster's client that was interrupted while it looked for its nodes takes itself for closed.
+                await nodes.aclose()
+                await nodes.aclose("startup_nodes")
 
     def _open(self) -> None:
         address = self._address
@@ -91,7 +96,6 @@ class RedisLink:
         if address.kind == "cluster":
             self._client = RedisCluster(
                 startup_nodes=[ClusterNode(host, port) for host, port in address.hosts],
-                cluster_error_retry_attempts=1,
                 require_full_coverage=False,
                 **common,
                 **secured,

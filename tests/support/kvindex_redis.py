@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,32 +25,50 @@ def server_binaries() -> list[str]:
     return found + ([installed] if installed else [])
 
 
-class RedisServer:
-    """Runs while it is entered. `options` are lines of its configuration."""
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
-    def __init__(self, binary: str | None = None, *options: str) -> None:
+
+class RedisServer:
+    """Runs while it is entered. `options` are lines of its configuration, `arguments` follow its file."""
+
+    def __init__(self, binary: str | None = None, *options: str, arguments: Sequence[str] = ()) -> None:
         self._binary = binary or server_binaries()[0]
         self._options = options
-        self._folder = tempfile.TemporaryDirectory(prefix="kvindex-redis-")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self._arguments = arguments
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
+    def option(self, name: str) -> str:
+        """What it was given under that name."""
+        return next(line.partition(" ")[2] for line in self._options if line.startswith(f"{name} "))
+
     def start(self) -> None:
-        lines = ["bind 127.0.0.1", f"port {self.port}", 'save ""', "appendonly no", *self._options]
+        lines = ["bind 127.0.0.1", f"port {self.port}", *self._options]
+        if "--sentinel" not in self._arguments:
+            lines += ['save ""', "appendonly no"]
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="kvindex-redis-")
         config = Path(self._folder.name) / "server.conf"
         config.write_text("\n".join(lines) + "\n")
         self._process = subprocess.Popen(
-            [self._binary, str(config)], cwd=self._folder.name, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [self._binary, str(config), *self._arguments],
+            cwd=self._folder.name,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         until = time.monotonic() + 20
         while not self._listens():
             if time.monotonic() > until or self._process.poll() is not None:
+                self.close()
                 raise RuntimeError("the server did not start")
             time.sleep(0.02)
 
@@ -60,6 +78,13 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def close(self) -> None:
+        """Stops it and forgets its folder."""
+        self.stop()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def freeze(self) -> None:
         """Its sockets stay open and nobody answers."""
@@ -80,8 +105,7 @@ class RedisServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-        self._folder.cleanup()
+        self.close()
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
@@ -89,4 +113,4 @@ class RedisServer:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
-            os.kill(self._process.pid, number)
+            self._process.send_signal(number)
