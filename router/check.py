@@ -6,6 +6,7 @@ Knows engines by plain HTTP and by what `router.pool` reads from them; changes n
 from __future__ import annotations
 
 import asyncio
+import time
 from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,9 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from router.assembly import discoveries, endpoint_specs, key_ring, scheduler, tls_context
+from kvindex.redis_link import StoreUnavailable
+from kvindex.redis_store import RedisStore, closing
+from router.assembly import discoveries, endpoint_specs, key_ring, redis_link, scheduler, tls_context
 from router.check_calls import Answer, Calls, unreachable
 from router.core import ModelCard, Role
 from router.errors import ConfigError
@@ -95,7 +98,23 @@ async def check(settings: Settings, transport: httpx.AsyncBaseTransport | None =
         probes = [Probe(client, settings, spec, tokenizers).run() for spec in specs.values()]
         engines = await asyncio.gather(*probes)
     unresolved = [trouble for _, trouble in resolved if trouble]
-    return Report(engines, [*unresolved, *without_decoder(engines)], mixed_blocks(engines))
+    redis_note, redis_trouble = await _redis(settings)
+    troubles = [*unresolved, *redis_trouble, *without_decoder(engines)]
+    return Report(engines, troubles, [*redis_note, *mixed_blocks(engines)])
+
+
+async def _redis(settings: Settings) -> tuple[list[str], list[str]]:
+    """(notes, troubles) about the shared Redis, if the configuration has one. Raises `ConfigError`."""
+    if settings.index.backend != "redis":
+        return [], []
+    async with closing(RedisStore(redis_link(settings), namespace=settings.redis.namespace)) as store:
+        started = time.monotonic()
+        try:
+            server = await store.ping()
+        except StoreUnavailable as unavailable:
+            mend = "start it, or correct redis.url (user, password, TLS and all)"
+            return [], [f"redis.url cannot be used ({unavailable}): {mend}; until then routers do not share"]
+    return [f"Redis: {server} takes and gives in {(time.monotonic() - started) * 1000:.0f} ms"], []
 
 
 async def _resolve(name: DnsSettings, settings: Settings) -> tuple[Sequence[EndpointSpec], str]:

@@ -124,15 +124,17 @@ def check_command(
     prefill: Prefill = None,
     decode: Decode = None,
     config: Config = None,
+    redis: Redis = None,
     tokenizer: Tokenizer = None,
 ) -> None:
     """Validate a configuration and ask every engine of it what the router relies on.
 
-    Health, key, models, block size, KV events, version, and whether the local tokenizer agrees with the engine's.
+    Health, key, models, block size, KV events, version, and whether the local tokenizer agrees with the engine's; and
+    whether the Redis named can be used.
     Exit code 0: good; 1: there is trouble; 2: bad configuration.
     """
     urls, config = _targets(targets or [], config)
-    flags = settings_flags({"tokenization.default": tokenizer}, urls, prefill, decode, None)
+    flags = settings_flags({"tokenization.default": tokenizer}, urls, prefill, decode, redis)
     settings = SettingsLoader(config, flags)()
     raise typer.Exit(_check(settings))
 

@@ -17,9 +17,10 @@ from loadtest.simulator.settings import TOKENIZER_PATH
 from router.check import PROBE_CHAT, Report, check
 from router.check_view import show
 from router.errors import ConfigError
-from router.settings import Settings
+from router.settings import Settings, load
 from router.tokenization.loader import load_tokenizer
 from tests.support.engines import METRICS, FakeEngines, Handler, answers, healthy
+from tests.support.kvindex_redis import RedisServer
 
 OURS = [int(token) for token in load_tokenizer(str(TOKENIZER_PATH)).chat(PROBE_CHAT).ids]
 
@@ -223,3 +224,15 @@ async def test_the_table_shows_rows_and_sentences() -> None:
     assert "[bold]m" in text
     assert "trouble: gone:8000 cannot be reached" in text
     assert "good:" not in text
+
+
+async def test_the_redis_named_is_tried() -> None:
+    with RedisServer() as server:
+        named = {"index.backend": "redis", "redis.url": server.url, "redis.command_timeout_s": 5.0}
+        report = await check(load(None, environ={}, flags=named))
+        assert not report.troubles
+        assert any(note.startswith(("Redis: Valkey ", "Redis: Redis ")) for note in report.notes)
+        server.stop()
+        refused = await check(load(None, environ={}, flags=named))
+    assert any(trouble.startswith("redis.url cannot be used") for trouble in refused.troubles)
+    assert not refused.good
