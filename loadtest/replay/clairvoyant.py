@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from loadtest.replay.cache import Change
-from loadtest.replay.engine import Engine, Job
+from loadtest.replay.engine import Engine
+from loadtest.replay.job import Job
 from loadtest.replay.results import Outlook
 from loadtest.replay.workload import Request
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from loadtest.replay.page import chart_maker, page
 from loadtest.replay.plan import Plan, fleet, load, run_all
 from loadtest.replay.policies.catalogue import CATALOGUE, find
 from loadtest.replay.report import as_json, make_report
@@ -157,6 +158,7 @@ def replay(
         window=Window(begin, until if until is not None else float("inf")),
     )
     _check(plan, baseline)
+    charts = None if html is None else chart_maker()
     workload = load(plan)
     runs = _run(plan, workload, jobs)
     report = make_report(plan, workload.name, runs, baseline or plan.policies[0])
@@ -167,10 +169,8 @@ def replay(
     show(report, console if console.is_terminal else Console(width=200))
     if json is not None:
         _write(json, as_json(report))
-    if html is not None:
-        from loadtest.replay.page import page
-
-        _write(html, page(report, runs, shlex.join(["kvrouter", "replay", *(context.obj or ())])).encode())
+    if html is not None and charts is not None:
+        _write(html, page(report, runs, shlex.join(["kvrouter", "replay", *(context.obj or ())]), charts).encode())
 
 
 def _check(plan: Plan, baseline: str | None) -> None:

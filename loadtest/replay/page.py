@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
@@ -12,15 +12,22 @@ from loadtest.replay.report import Report
 from loadtest.replay.results import Run, Spread
 from router.errors import ConfigError
 
+Charts = Callable[[Report, Sequence[Run]], list[str]]
 
-def page(report: Report, runs: Sequence[Run], command: str) -> str:
-    """`command`: what makes this page again. Raises `ConfigError` when the plots' library is not installed."""
+
+def chart_maker() -> Charts:
+    """Raises `ConfigError` when the plots' library is not installed."""
     try:
         from loadtest.replay.charts import charts
     except ImportError as error:
         raise ConfigError(
             f"--html needs {error.name}, which is not installed: pip install 'kvrouter[loadtest]', or use --json"
         ) from None
+    return charts
+
+
+def page(report: Report, runs: Sequence[Run], command: str, charts: Charts) -> str:
+    """`command`: what makes this page again."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"spread": _spread, "ratio": _ratio, "number": _number}
     template = environment.from_string(

@@ -133,7 +133,9 @@ def run_one(
     moments = _window_starts(plan, replayed) if looks else ()
     simulation = Simulation(replayed, contestant, fleet(plan), plan.conditions, seed=seed, moments=moments)
     run = simulation.run(progress)
-    return msgspec.structs.replace(run, outlooks=_outlooks(plan, replayed, run, simulation.moments, seed))
+    # Under the name it was asked for, which for a file is its path.
+    outlooks = _outlooks(plan, replayed, run, simulation.moments, seed)
+    return msgspec.structs.replace(run, policy=policy, outlooks=outlooks)
 
 
 def _window_starts(plan: Plan, workload: Workload) -> list[int]:

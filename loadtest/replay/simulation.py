@@ -17,8 +17,9 @@ import msgspec
 
 from loadtest.replay.cache import BlockCache, Change
 from loadtest.replay.clairvoyant import Moment
-from loadtest.replay.engine import Engine, Job
+from loadtest.replay.engine import Engine
 from loadtest.replay.fleet import Fleet, Member
+from loadtest.replay.job import Job
 from loadtest.replay.policies.base import Contestant, World
 from loadtest.replay.results import Result, Run, Share
 from loadtest.replay.routing import Flight, Routing

@@ -7,7 +7,8 @@ import pytest
 
 from loadtest.replay.cache import BlockCache
 from loadtest.replay.clairvoyant import Arrival, Moment, look_ahead, total_ttft
-from loadtest.replay.engine import Engine, Job
+from loadtest.replay.engine import Engine
+from loadtest.replay.job import Job
 from loadtest.replay.plan import Plan, run_one
 from tests.support.replay import PROFILE, SIZE, ask, workload
 

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from loadtest.traces import generate, write_trace
 from router.cli import run
+
+_DECIDER = "{type: prefix-based-pd-decider, parameters: {nonCachedTokens: 1024}}"
 
 
 @pytest.fixture
@@ -38,6 +41,18 @@ def test_the_same_seeds_give_the_same_figures_in_one_process_and_in_two(
     assert told[0][0] != told[0][1]
 
 
+def test_a_configuration_is_compared_under_its_path_and_reasons_are_shown(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("scheduling: {decider: prefix-based-pd-decider, plugins: [" + _DECIDER + "]}\n")
+    command = ["replay", str(trace), "--policy", str(path), "--policy", "lmetric", "--baseline", str(path)]
+    assert run([*command, "--prefill", "1", "--decode", "1"]) == 0
+    told = capsys.readouterr().out
+    assert f"against {path}" in told
+    assert "pd-cached" in told
+
+
 def test_the_page_holds_everything_and_fetches_nothing(trace: Path, tmp_path: Path) -> None:
     pytest.importorskip("pygal")
     page = tmp_path / "report.html"
@@ -48,6 +63,17 @@ def test_the_page_holds_everything_and_fetches_nothing(trace: Path, tmp_path: Pa
     assert set(re.findall(r"https?://[^\"'<> ]+", text)) == {"http://www.w3.org/2000/svg"}
     assert len(re.findall(r'class="pygal-chart"', text)) == 8
     assert f"kvrouter replay {trace}" in text
+
+
+def test_without_the_plots_library_nothing_is_replayed_in_vain(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygal", None)
+    monkeypatch.delitem(sys.modules, "loadtest.replay.charts", raising=False)
+    assert run(["replay", str(trace), "--html", "report.html"]) == 2
+    told = capsys.readouterr()
+    assert "--html needs pygal" in told.err
+    assert told.out == ""
 
 
 def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.replay.cache import BlockCache, Change
-from loadtest.replay.engine import Engine, Job
+from loadtest.replay.engine import Engine
+from loadtest.replay.job import Job
 from loadtest.simulator import blocks as reference
 from loadtest.simulator.engine import EngineCore, Request
 from loadtest.simulator.timing import EngineProfile

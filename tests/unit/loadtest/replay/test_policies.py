@@ -183,7 +183,7 @@ def test_what_is_no_policy_is_refused_with_a_sentence(
 
 
 def test_the_pooled_bound_knows_what_every_engine_has_to_do() -> None:
-    from loadtest.replay.engine import Job
+    from loadtest.replay.job import Job
     from loadtest.replay.policies.pooled import PooledBound
     from tests.unit.loadtest.replay.test_clairvoyant import Silent
 
