@@ -17,7 +17,7 @@ from loadtest.simulator.settings import TOKENIZER_PATH
 from router.check import PROBE_CHAT, Report, check
 from router.check_view import show
 from router.errors import ConfigError
-from router.settings import Settings, load
+from router.settings import Settings
 from router.tokenization.loader import load_tokenizer
 from tests.support.engines import METRICS, FakeEngines, Handler, answers, healthy
 from tests.support.kvindex_redis import RedisServer
@@ -228,11 +228,12 @@ async def test_the_table_shows_rows_and_sentences() -> None:
 
 async def test_the_redis_named_is_tried() -> None:
     with RedisServer() as server:
-        named = {"index.backend": "redis", "redis.url": server.url, "redis.command_timeout_s": 5.0}
-        report = await check(load(None, environ={}, flags=named))
+        redis = {"url": server.url, "command_timeout_s": 5.0}
+        settings = Settings.model_validate({"index": {"backend": "redis"}, "redis": redis})
+        report = await check(settings)
         assert not report.troubles
         assert any(note.startswith(("Redis: Valkey ", "Redis: Redis ")) for note in report.notes)
         server.stop()
-        refused = await check(load(None, environ={}, flags=named))
+        refused = await check(settings)
     assert any(trouble.startswith("redis.url cannot be used") for trouble in refused.troubles)
     assert not refused.good
