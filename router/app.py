@@ -33,6 +33,7 @@ from router.observability.access import AccessLog
 from router.observability.events import Observer, Observers
 from router.observability.logs import configure
 from router.observability.metrics import CONTENT_TYPE, Metrics
+from router.observability.sharing import SharingMetrics
 from router.observability.supervisor import Supervisor
 from router.pool.discovery import Feeds
 from router.pool.events import EventWiring
@@ -44,7 +45,7 @@ from router.process import Process, listen
 from router.reload import ConfigWatcher, SettingsLoader
 from router.retry_budget import RetryBudget
 from router.settings import Settings
-from router.sharing import Alone, Sharing, own_load
+from router.sharing import Alone, Sharing, SharingView, own_load
 from router.upstream.control import ControlClient
 from router.upstream.relay import Relay
 from router.views import Views
@@ -143,6 +144,8 @@ class App:
         )
         if metrics is not None:
             metrics.watch(views)
+            if self._shared is not None:
+                metrics.registry.register(SharingMetrics(SharingView(self._shared.index, self._shared.board)))
         self.metrics_page = views.metrics_page
         self.front = Front(
             rest=create_rest(views, self.lifecycle, CONTENT_TYPE, siblings or OnlyChild()),

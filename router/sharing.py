@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kvindex.redis_board import Load
+from kvindex.redis_board import Load, RedisBoard
+from kvindex.redis_index import RedisIndex
 from router.core import Inflight
 from router.inflight import InflightTracker
 
@@ -32,6 +33,27 @@ class Sharing:
             self._read = load
             self._made = {endpoint: Inflight(*counts) for endpoint, counts in load.items()}
         return self._made
+
+
+class SharingView:
+    """What is shared, as metrics show it. Implements `router.observability.sharing.SharingSource`."""
+
+    def __init__(self, index: RedisIndex, board: RedisBoard) -> None:
+        self._index = index
+        self._board = board
+        self._sharing = Sharing(board.others)
+
+    def routers(self) -> int:
+        return self._board.routers
+
+    def owned(self) -> int:
+        return self._index.owned
+
+    def followed(self) -> int:
+        return self._index.followed
+
+    def others(self) -> Mapping[str, Inflight]:
+        return self._sharing.others()
 
 
 def own_load(tracker: InflightTracker) -> Load:
