@@ -18,6 +18,12 @@ class Case(NamedTuple):
     content: bytes
     method: str = "POST"
     content_type: str = "application/json"
+    answered_by_router: bool = False
+    """It never reaches an engine: no JSON object, a model, path or method that there is not."""
+
+    @property
+    def refused(self) -> bool:
+        return self.answered_by_router or self.name.startswith(("refused", "not served"))
 
 
 def corpus() -> list[Case]:
@@ -32,7 +38,7 @@ BASE: dict[str, Any] = {"model": "tiny", "max_tokens": 6, "temperature": 0, "see
 STREAM = {"stream": True}
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 SAMPLED = {"temperature": 0.9, "top_p": 0.8, "top_k": 20, "min_p": 0.01}
-SCHEMA: dict[str, Any] = TOOL["function"]["parameters"]  # type: ignore[assignment]
+SCHEMA: dict[str, Any] = TOOL["function"]["parameters"]
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"place": "a"}'}}
 CALLED = [
     *SAID,
@@ -79,7 +85,6 @@ _COMMON: dict[str, dict[str, Any]] = {
 }
 
 _REFUSED: dict[str, dict[str, Any]] = {
-    "unknown adapter": {"model": "lora-z"},
     "negative temperature": {"temperature": -1},
     "top_p beyond one": {"top_p": 1.5},
     "top_k below": {"top_k": -5},
@@ -199,13 +204,6 @@ def _valid() -> Iterator[Case]:
     response = {"model": "tiny", "input": "a river", "max_output_tokens": 6, "temperature": 0, "store": False}
     yield _json("response", RESPONSES, response)
     yield _json("response, streamed", RESPONSES, {**response, "stream": True})
-    yield _json("render", f"{CHAT}/render", {**BASE, "messages": SAID})
-    yield _json("render a completion", f"{COMPLETIONS}/render", {**BASE, "prompt": "a river"})
-    yield _json(
-        "generate",
-        "/inference/v1/generate",
-        {"model": "tiny", "token_ids": numbers(1, 9), "sampling_params": {"max_tokens": 4, "temperature": 0}},
-    )
 
 
 def _invalid() -> Iterator[Case]:
@@ -233,11 +231,13 @@ def _raw() -> Iterator[Case]:
             "text": b"hello",
             "no UTF-8": b'{"model": "\xff\xfe"}',
         }.items():
-            yield Case(f"{name} to {path}", path, content)
-        yield Case(f"GET {path}", path, b"", "GET")
+            yield Case(f"{name} to {path}", path, content, answered_by_router=True)
+        yield Case(f"GET {path}", path, b"", "GET", answered_by_router=True)
+        unknown = json.dumps({**BASE, "model": "lora-z", "messages": SAID, "prompt": "a river"}).encode()
+        yield Case(f"unknown model to {path}", path, unknown, answered_by_router=True)
         body = json.dumps({**BASE, "messages": SAID, "prompt": "a river"}).encode()
         yield Case(f"another content type to {path}", path, body, content_type="text/plain")
-    yield Case("unknown path", "/v1/no/such/path", b"{}")
+    yield Case("unknown path", "/v1/no/such/path", b"{}", answered_by_router=True)
 
 
 def _json(name: str, path: str, body: dict[str, Any]) -> Case:

@@ -2,7 +2,7 @@
 
     reference.py VOCABULARIES TEMPLATES < {"case": {"messages": [...], "tools": [...] or null, ...}}
 
-Prints {vocabulary: {template: {case: token ids, or null where the template refuses}}}; "" is the vocabulary's own template.
+Prints {vocabulary: {template: {case: token ids, or null if it is refused}}}; template "" is the own one.
 Where vLLM takes a template for one that loops over content parts, contents are given as parts, as vLLM gives them.
 """
 

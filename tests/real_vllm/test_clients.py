@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -16,7 +17,7 @@ from tests.real_vllm.routers import exact, router_over
 from tests.real_vllm.workload import TOOL
 from tests.support.router import RunningRouter
 
-SAID = [{"role": "user", "content": "Name a river."}]
+SAID: list[Any] = [{"role": "user", "content": "Name a river."}]
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def router(aggregated: list[Engine]) -> AsyncIterator[RunningRouter]:
 async def test_openai(router: RunningRouter) -> None:
     async with openai.AsyncOpenAI(base_url=f"{router.url}/v1", api_key="none", timeout=120) as client:
         assert "tiny" in [model.id async for model in client.models.list()]
-        common = {"model": "tiny", "messages": SAID, "temperature": 0}
+        common: dict[str, Any] = {"model": "tiny", "messages": SAID, "temperature": 0}
         said = await client.chat.completions.create(**common, max_tokens=20)
         text = said.choices[0].message.content
         stream = await client.chat.completions.create(
@@ -40,7 +41,7 @@ async def test_openai(router: RunningRouter) -> None:
         assert pieces[-1].usage.completion_tokens == said.usage.completion_tokens
         called = await client.chat.completions.create(**common, tools=[TOOL], tool_choice="required", max_tokens=90)
         assert called.choices[0].finish_reason in ("tool_calls", "length")
-        schema = {"name": "w", "schema": TOOL["function"]["parameters"]}
+        schema: Any = {"name": "w", "schema": TOOL["function"]["parameters"]}
         shaped = await client.chat.completions.create(
             **common, max_tokens=90, response_format={"type": "json_schema", "json_schema": schema}
         )

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
@@ -46,7 +47,7 @@ class Pair(NamedTuple):
 @asynccontextmanager
 async def pair_of(engines: list[Engine], **flags: Any) -> AsyncIterator[Pair]:
     prefill, decode = engines
-    chosen = {"scheduling__plugins": [DECIDER], "scheduling__decider": "prefix-based-pd-decider"}
+    chosen: dict[str, Any] = {"scheduling__plugins": [DECIDER], "scheduling__decider": "prefix-based-pd-decider"}
     async with (
         router_over(prefill=[prefill], decode=[decode], **chosen, **flags) as router,
         client_of(router) as client,
@@ -76,7 +77,7 @@ def completion(**more: Any) -> tuple[str, dict[str, Any]]:
     } | more
 
 
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "w", "schema": TOOL["function"]["parameters"]}}  # type: ignore[index]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "w", "schema": TOOL["function"]["parameters"]}}
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 ASKS = {
     "chat": chat(),
@@ -280,8 +281,12 @@ async def nothing_runs(pair: Pair) -> None:
     """No request is left on either engine, and what the prefill engine pinned it lets go within its lease."""
     for engine in (pair.prefill, pair.decode):
         for metric in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
-            await eventually(lambda e=engine, m=metric: e.metric(m) == 0, f"{metric} of {engine.spec.name} is 0")
+            await eventually(partial(is_zero, engine, metric), f"{metric} of {engine.spec.name} is 0")
     await blocks_freed(pair.prefill)
+
+
+def is_zero(engine: Engine, metric: str) -> bool:
+    return engine.metric(metric) == 0
 
 
 async def blocks_freed(engine: Engine) -> None:

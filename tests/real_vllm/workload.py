@@ -19,7 +19,7 @@ _TEXT = (
 )
 _WORDS = _TEXT.split(" ")
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "weather",
