@@ -15,6 +15,7 @@ _SUMMED = frozenset(
         "kvrouter_inflight_requests",
         "kvrouter_inflight_prefill_tokens",
         "kvrouter_inflight_tokens",
+        "kvrouter_index_owned_endpoints",
     }
 )
 _LEAST = frozenset({"kvrouter_index_exact", "kvrouter_endpoint_up"})
