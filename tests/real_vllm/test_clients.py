@@ -17,6 +17,7 @@ from tests.real_vllm.routers import exact, router_over
 from tests.real_vllm.workload import TOOL
 from tests.support.router import RunningRouter
 
+REQUIRED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}
 SAID: list[Any] = [{"role": "user", "content": "Name a river."}]
 
 
@@ -39,7 +40,7 @@ async def test_openai(router: RunningRouter) -> None:
         pieces = [piece async for piece in stream]
         assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == text
         assert pieces[-1].usage.completion_tokens == said.usage.completion_tokens
-        called = await client.chat.completions.create(**common, tools=[TOOL], tool_choice="required", max_tokens=90)
+        called = await client.chat.completions.create(**common, **REQUIRED, max_tokens=90)
         assert called.choices[0].finish_reason in ("tool_calls", "length")
         schema: Any = {"name": "w", "schema": TOOL["function"]["parameters"]}
         shaped = await client.chat.completions.create(
@@ -49,6 +50,7 @@ async def test_openai(router: RunningRouter) -> None:
         plain = await client.completions.create(model="lora-a", prompt=["a", "b"], max_tokens=3)
         assert len(plain.choices) == 2
         response = await client.responses.create(model="tiny", input="A river?", max_output_tokens=8)
+        assert response.usage is not None
         assert response.usage.output_tokens == 8
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(model="nobody", messages=SAID)
