@@ -258,6 +258,7 @@ async def _serve(settings: Settings, loader: SettingsLoader | None, listener: so
             settle_s=settings.server.settle_s,
             grace_s=settings.server.shutdown_grace_s,
             max_header_bytes=settings.server.max_header_bytes,
+            keepalive_s=settings.server.keepalive_s,
             on_reload=None if watcher is None else watcher.request,
         )
         host, port = listener.getsockname()[:2]

@@ -52,6 +52,7 @@ class Process:
         settle_s: float,
         grace_s: float,
         max_header_bytes: int = 64 * 1024,
+        keepalive_s: int = 75,
         on_reload: Callable[[], None] | None = None,
     ) -> None:
         self._lifecycle = lifecycle
@@ -73,6 +74,7 @@ class Process:
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
+                timeout_keep_alive=keepalive_s,
                 timeout_graceful_shutdown=int(_CUT_SECONDS),
             )
         )

@@ -86,6 +86,11 @@ class BoundedHttp(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # uvicorn does so only for an orderly end: the timer of a connection that was reset would keep all of it alive.
+        self._unset_keepalive_if_required()
+
     def eof_received(self) -> None:
         if self._refused:
             self.transport.close()

@@ -114,6 +114,9 @@ class ServerSettings(Section):
     """Longest request head, request line and fields together; a longer one is answered 431."""
     max_header_bytes: Count = 64 * 1024
     """Longest request head, request line and fields together; a longer one is answered 431."""
+    keepalive_s: Count = 75
+    """How long a client's idle connection is kept; longer than balancers before the router keep theirs (60 s is usual),
+    or they send a request on a connection that is just being closed."""
     max_concurrent_requests: Count = 4096
     """Requests inside one router process at one time; one more is answered 429."""
     shutdown_grace_s: SecondsOrZero = 30.0
