@@ -30,7 +30,7 @@ demo: install ## 2 prefill + 2 decode simulated engines and the router on 127.0.
 	@$(BIN)/kvrouter demo --port $(PORT)
 
 test: install ## everything that needs no container and no real vLLM
-	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/e2e
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests/unit tests/contract tests/e2e tests/field
 
 e2e: install ## the end-to-end tests alone
 	$(BIN)/python -m pytest tests/e2e

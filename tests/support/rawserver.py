@@ -20,6 +20,9 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
+LINE_BYTES = 1024 * 1024
+"""Longest request head that is read."""
+
 
 class PeerGone(Exception):
     """The client closed the connection."""
@@ -88,6 +91,11 @@ class Peer:
         except ConnectionError:
             pass
 
+    @property
+    def gone_away(self) -> bool:
+        """The client has closed, and nothing that it sent before is left to read."""
+        return self._reader.at_eof() or self._reader.exception() is not None or self._writer.transport.is_closing()
+
     def reset(self) -> None:
         """Closes with RST."""
         sock = self._writer.get_extra_info("socket")
@@ -123,7 +131,9 @@ class RawServer:
         return f"{'https' if self._ssl_context else 'http'}://{host}:{self._port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, self._host, 0, ssl=self._ssl_context)
+        self._server = await asyncio.start_server(
+            self._accept, self._host, 0, ssl=self._ssl_context, limit=LINE_BYTES
+        )
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -148,6 +158,8 @@ class RawServer:
         self.connections += 1
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before it has begun runs none of its clean-up.
+        task.add_done_callback(lambda _: writer.transport.abort() if not writer.is_closing() else None)
 
     async def _serve(self, peer: Peer, writer: asyncio.StreamWriter) -> None:
         self.open += 1

@@ -12,7 +12,7 @@ import httpx
 from loadtest.simulator import TOKENIZER_PATH, RunningEngine
 from router.app import App
 from router.process import Process, listen
-from router.settings import load
+from router.settings import Settings, load
 
 
 class RunningRouter:
@@ -41,10 +41,24 @@ async def running_router(specs: Sequence[dict[str, Any]], **flags: Any) -> Async
     """`flags`: dotted settings, with ``__`` for the dot."""
     chosen: dict[str, Any] = {"tokenization.default": str(TOKENIZER_PATH), "server.access_log": False}
     chosen |= {name.replace("__", "."): value for name, value in flags.items()}
-    app = App(load(None, environ={}, flags={"endpoints": list(specs), **chosen}))
+    settings = load(None, environ={}, flags={"endpoints": list(specs), **chosen})
+    async with running_app(settings) as router:
+        yield router
+
+
+@asynccontextmanager
+async def running_app(settings: Settings) -> AsyncIterator[RunningRouter]:
+    """The router of these settings, but on a free port and ending quickly."""
+    app = App(settings)
     listener = listen("127.0.0.1", 0)
+    grace_s = min(settings.server.shutdown_grace_s, 5.0)
     process = Process(
-        app.asgi, app.lifecycle, listener, settle_s=0.0, grace_s=float(chosen.get("server.shutdown_grace_s", 5.0))
+        app.asgi,
+        app.lifecycle,
+        listener,
+        settle_s=0.0,
+        grace_s=grace_s,
+        max_header_bytes=settings.server.max_header_bytes,
     )
     try:
         await app.start()

@@ -1,0 +1,137 @@
+"""Streams: nothing lost, nothing invented, nothing held back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+
+from tests.support.field import CHAT, field, streamed
+from tests.support.rawclient import connected, dumped, post
+from tests.support.stub_engine import DONE, JSON, Call, event, finish, role, token, tokens_in
+
+EVENTS = [role(), *(token(number) for number in range(12)), finish(), DONE]
+WHOLE = b"".join(EVENTS)
+
+
+async def byte_by_byte(call: Call) -> None:
+    await call.stream(*(WHOLE[at : at + 1] for at in range(len(WHOLE))))
+
+
+async def between_the_line_breaks(call: Call) -> None:
+    cuts = [0, *(at + 1 for at in range(len(WHOLE) - 1) if WHOLE[at : at + 2] == b"\n\n"), len(WHOLE)]
+    await call.stream(*(WHOLE[start:end] for start, end in pairwise(cuts)), pause_s=0.002)
+
+
+async def inside_the_field_name(call: Call) -> None:
+    parts = WHOLE.replace(b"data:", b"da\0ta:").split(b"\0")
+    await call.stream(*parts, pause_s=0.002)
+
+
+@pytest.mark.parametrize("script", [byte_by_byte, between_the_line_breaks, inside_the_field_name])
+async def test_str_02_events_cut_anywhere_arrive_unchanged(script: object) -> None:
+    async with field(script) as at:  # type: ignore[arg-type]
+        answer = await at.client.post(CHAT, json=streamed())
+        assert answer.content == WHOLE
+        await at.at_rest()
+
+
+async def nothing_then_a_clean_end(call: Call) -> None:
+    await call.stream()
+
+
+async def nothing_then_reset(call: Call) -> None:
+    await call.head()
+    await asyncio.sleep(0.02)
+    call.reset()
+
+
+@pytest.mark.parametrize("script", [nothing_then_a_clean_end, nothing_then_reset])
+async def test_str_05_a_stream_without_an_event_is_never_made_into_a_completion(script: object) -> None:
+    async with field(script) as at:  # type: ignore[arg-type]
+        answer = await at.client.post(CHAT, json=streamed())
+        assert b"[DONE]" not in answer.content
+        assert b"finish_reason" not in answer.content
+        assert answer.status_code in (200, 502)
+        await at.at_rest()
+
+
+async def test_str_05_an_empty_stream_is_an_engines_failure_while_another_can_serve() -> None:
+    async with field(nothing_then_a_clean_end, nothing_then_a_clean_end, nothing_then_reset) as at:
+        at.engines[2].script = byte_by_byte
+        answers = [await at.client.post(CHAT, json=streamed(f"q {number}")) for number in range(6)]
+        assert {answer.content for answer in answers} == {WHOLE}
+
+
+async def test_str_06_a_json_refusal_of_a_streaming_request_keeps_status_body_and_type() -> None:
+    refusal = {"error": {"message": "m" * 500, "type": "BadRequestError", "param": None, "code": 400}}
+
+    async def script(call: Call) -> None:
+        await call.answer(refusal, 400)
+
+    async with field(script) as at:
+        answer = await at.client.post(CHAT, json=streamed())
+        assert answer.status_code == 400
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json() == refusal
+        assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+@pytest.mark.parametrize("first", [role(), token(0)], ids=["role", "content"])
+async def test_str_10_each_event_is_forwarded_as_it_comes(first: bytes) -> None:
+    goes_on = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.head()
+        await call.chunk(first)
+        await goes_on.wait()
+        await call.chunk(token(1))
+        await call.end()
+
+    async with field(script) as at, at.client.stream("POST", CHAT, json=streamed()) as answer:
+        pieces = answer.aiter_raw()
+        async with asyncio.timeout(5):
+            # The engine sends its second event only after the client has the first.
+            assert await anext(pieces) == first
+            goes_on.set()
+            assert await anext(pieces) == token(1)
+
+
+async def test_str_12_an_error_inside_a_stream_is_relayed_and_counts_as_failed() -> None:
+    events = [token(0), token(1), token(2), event({"error": {"message": "engine", "code": 500}}), DONE]
+
+    async def script(call: Call) -> None:
+        await call.stream(*events)
+
+    async with field(script) as at:
+        answer = await at.client.post(CHAT, json=streamed())
+        assert answer.content == b"".join(events)
+        assert await at.metric("kvrouter_requests_total", outcome="engine_error") == 1
+        assert await at.metric("kvrouter_requests_total", outcome="ok") == 0
+
+
+async def test_str_13_a_long_stream_arrives_whole_with_its_end() -> None:
+    async def script(call: Call) -> None:
+        await call.stream(*(token(number) for number in range(40)), DONE, pause_s=0.03)
+
+    async with field(script) as at, connected(at.router) as client:
+        answer = await client.ask(post(CHAT, dumped(streamed())))
+        assert answer.complete
+        assert tokens_in(answer.body) == list(range(40))
+        assert answer.body.endswith(DONE)
+
+
+async def test_str_06_an_answer_with_a_length_is_not_forced_into_a_stream() -> None:
+    body = json.dumps({"choices": [{"message": {"content": "é" * 4000}, "finish_reason": "stop"}]}).encode()
+
+    async def script(call: Call) -> None:
+        await call.head(200, JSON, length=len(body))
+        for at in range(0, len(body), 997):
+            await call.peer.send(body[at : at + 997])
+            await asyncio.sleep(0)
+
+    async with field(script) as at:
+        answer = await at.client.post(CHAT, json=streamed())
+        assert answer.content == body
