@@ -183,21 +183,24 @@ class Changes:
     """Steps as payloads; neighbours of one kind, tier and width become one."""
 
     def __init__(self) -> None:
-        self._items: list[tuple[str, int, array[int]]] = []
+        self._items: list[tuple[str, int, list[int], list[Any]]] = []
 
     def add(self, kind: str, tier: Tier | None, hashes: Sequence[int], keys: Sequence[Any]) -> None:
         op = kind if tier is None else f"{kind}{int(tier)}"
         width = len(keys[0]) if keys and isinstance(keys[0], tuple) else 1
-        words = _records(hashes, keys, width)
         if self._items and kind != "c":
-            last_op, last_width, last = self._items[-1]
+            last_op, last_width, last_hashes, last_keys = self._items[-1]
             if last_op == op and last_width == width:
-                last.extend(words)
+                last_hashes.extend(hashes)
+                last_keys.extend(keys)
                 return
-        self._items.append((op, width, words))
+        self._items.append((op, width, list(hashes), list(keys)))
 
     def items(self) -> list[Change]:
-        return [Change(op, bytes((width,)) + to_bytes(words)) for op, width, words in self._items]
+        return [
+            Change(op, bytes((width,)) + to_bytes(_records(hashes, keys, width)))
+            for op, width, hashes, keys in self._items
+        ]
 
 
 def _records(hashes: Sequence[int], keys: Sequence[Any], width: int) -> array[int]:
@@ -211,13 +214,6 @@ def _records(hashes: Sequence[int], keys: Sequence[Any], width: int) -> array[in
         words.append(hash_)
         words.extend(several)
     return words
-
-
-def read_records(payload: bytes) -> tuple[array[int], list[Keys]]:
-    """Hashes and what they stand for."""
-    width = payload[0] if payload else 1
-    words = from_bytes(payload[1:])
-    return _split(words[0 :: width + 1], words, width)
 
 
 def record_keys(payload: bytes) -> list[int]:
@@ -236,12 +232,6 @@ def read_table(pairs: dict[bytes, bytes]) -> tuple[array[int], list[Keys]]:
     if width == 1:
         return hashes, cast("list[Keys]", words.tolist())
     return hashes, [tuple(words[at : at + width]) for at in range(0, len(words), width)]
-
-
-def _split(hashes: array[int], words: array[int], width: int) -> tuple[array[int], list[Keys]]:
-    if width == 1:
-        return hashes, cast("list[Keys]", words[1::2].tolist())
-    return hashes, [tuple(words[at + 1 : at + 1 + width]) for at in range(0, len(words), width + 1)]
 
 
 def flat(keys: Iterable[Keys]) -> list[int]:

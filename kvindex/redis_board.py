@@ -34,7 +34,7 @@ _NO_LOAD: Load = {}
 _READ_COUNT = 500
 _QUEUE_KEYS = 200_000
 _QUEUE_PER_CALL = 50_000
-_HELLO_S = 0.5
+_HELLO_S = 0.1
 
 _SCRIPT = """
 local clock = redis.call('TIME')

@@ -41,6 +41,7 @@ _SLICE = 5_000
 _FOLLOW_AFTER_S = 2.0
 _UNOWNED_S = 10.0
 _RESTORE_S = 10.0
+_VERIFIED = 8
 
 
 class _Shared:
@@ -59,6 +60,7 @@ class _Shared:
         self.at: At | None = None
         """Where the stored truth is, while this router owns it and knows."""
         self.raw_at = b""
+        self.token = ""
         self.following = False
         self.position = b""
         self.owner_seen = 0.0
@@ -108,6 +110,7 @@ class RedisIndex:
         self._shared: dict[str, _Shared] = {}
         self._ignored: set[str] = set()
         self._looked_round = 0.0
+        self._verified = 0
         self._stale_since = clock()
         self._stale = True
         self._exchanges = 0
@@ -268,7 +271,7 @@ class RedisIndex:
             bytes_estimate=stats.bytes_estimate,
             sweeping=stats.sweeping,
             shed=stats.shed,
-            stale=self._stale,
+            stale=self._stale or self._keeper.failing,
         )
 
     @property
@@ -376,6 +379,9 @@ class RedisIndex:
             shared.at = None
             shared.journal.trim()
             return
+        if token != shared.token:
+            # Another lease than before: others may have written meanwhile, or the server lost everything.
+            shared.at, shared.token = None, token
         if shared.journal.size > self._max_pending:
             shared.at = None
         if shared.at is None:
@@ -480,11 +486,23 @@ class RedisIndex:
             if shared is None:
                 shared = self._shared[endpoint] = _Shared(self._journal_limit)
             if shared.fed:
-                shared.owner_seen = 0.0
-            elif shared.following:
+                continue
+            if shared.following:
                 await self._look_after(endpoint, shared, now)
             elif shared.source is None or now - shared.mode_since > _FOLLOW_AFTER_S:
                 await self._follow(endpoint, shared)
+
+        await self._verify()
+
+    async def _verify(self) -> None:
+        """A few owned endpoints in turn: a server that was rolled back is noticed though there is nothing to write."""
+        owned = [endpoint for endpoint, shared in self._shared.items() if shared.at is not None]
+        self._verified = (self._verified + _VERIFIED) % max(len(owned), 1)
+        for endpoint in (owned + owned)[self._verified : self._verified + min(_VERIFIED, len(owned))]:
+            state = await self._store.state(endpoint)
+            shared = self._shared.get(endpoint)
+            if shared is not None and state.raw_at != shared.raw_at:
+                shared.at = None
 
     async def _look_after(self, endpoint: str, shared: _Shared, now: float) -> None:
         state = await self._store.state(endpoint)

@@ -49,6 +49,8 @@ class LeaseKeeper:
         self._wake: asyncio.Event | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self.failing = False
+        """Leases could not be renewed the last time."""
 
     def start(self) -> None:
         if self._thread is None:
@@ -108,8 +110,10 @@ class LeaseKeeper:
                 self._wake.clear()
                 try:
                     await self._round(store)
+                    self.failing = False
                 except StoreUnavailable:
                     # What is held is held until its time is over.
+                    self.failing = True
                     log.debug("Redis: leases could not be renewed")
                 try:
                     async with asyncio.timeout(self._renew_s):

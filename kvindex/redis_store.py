@@ -27,7 +27,7 @@ from kvindex.journal import At, Change, Saved, decode_at, read_table
 from kvindex.keybytes import from_bytes
 from kvindex.redis_link import RedisLink
 
-_SCAN_COUNT = 1000
+_SCAN_COUNT = 2500
 _READ_COUNT = 100
 _STREAM_LENGTH = 2_000
 _SNAPSHOT_TRIES = 3
