@@ -1,7 +1,6 @@
 """Builds what the tests against a real vLLM need, once, into `.cache/vllm/`: environments, a tiny model, tokenizers.
 
-    python -m tests.real_vllm.build            # everything that is missing
-    python -m tests.real_vllm.build --check    # exit 0 if this platform can run vLLM's CPU build, else say why not
+    python -m tests.real_vllm.build
 
 Each step leaves a stamp that names what it made: a second run does nothing, a changed recipe runs anew. pip is used as
 it is configured; vLLM's CPU build wants the CPU build of torch, so where pip does not find that one, tell it the index.
@@ -57,12 +56,10 @@ def unsupported() -> str | None:
     return None
 
 
-def main(arguments: Sequence[str]) -> int:
+def main() -> None:
     if why := unsupported():
-        _say(f"cannot build: {why}")
-        return 3
-    if "--check" in arguments:
-        return 0
+        _say(f"nothing to build: {why}")
+        return
     CACHE.mkdir(parents=True, exist_ok=True)
     here = Path(__file__).parent
     _step("vllm", [VLLM, TORCH, NIXL, XXHASH, platform.python_version()], _engine_environment)
@@ -70,7 +67,6 @@ def main(arguments: Sequence[str]) -> int:
     _step("clients", [*CLIENTS, platform.python_version()], _client_environment)
     _step("tokenizers", VOCABULARIES, _public_tokenizers)
     _step("templates", [TRL], _public_templates)
-    return 0
 
 
 def _step(name: str, recipe: Sequence[str], make: Callable[[], None]) -> None:
@@ -193,4 +189,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -229,6 +229,7 @@ async def test_a_prefill_engine_that_dies_amid_its_leg_and_stays_away(disaggrega
         assert answer.headers[PREFILLED] == pair.prefill.id
 
 
+@pytest.mark.full
 async def test_a_prefill_engine_that_dies_after_its_leg(disaggregated: list[Engine], note: Note) -> None:
     async with pair_of(disaggregated) as pair:
         path, body = completion()

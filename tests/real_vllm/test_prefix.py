@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import httpx
+import pytest
 
 from tests.real_vllm.build import FULL
 from tests.real_vllm.engines import BLOCK, Engine
@@ -140,12 +141,13 @@ async def test_predictions_after_two_hundred_events_were_missed(aggregated: list
             judge(await send_all(router, repeated(60, seed=5)), note, "after 210 missed events")
 
 
+@pytest.mark.full
 async def test_predictions_for_each_data_parallel_rank(ranks: list[Engine], note: Note) -> None:
     async with router_over(ranks) as router:
         await eventually(lambda: len(router.app.pool.snapshot()) == 2, "both ranks found")
         await exact(router)
         asks = (ask for ask in workload(10_000, seed=6) if not ask.kind.startswith("lora"))
-        seen = await send_all(router, (next(asks) for _ in range(200 if FULL else 80)))
+        seen = await send_all(router, (next(asks) for _ in range(150)))
         judge(seen, note, "two data-parallel ranks")
         assert len({one.endpoint for one in seen}) == 2
 
