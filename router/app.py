@@ -30,6 +30,7 @@ from router.inflight import InflightTracker
 from router.legs import Legs
 from router.loop import LoopLag
 from router.observability.access import AccessLog
+from router.observability.decisions import RecentDecisions
 from router.observability.events import Observer, Observers
 from router.observability.logs import configure
 from router.observability.metrics import CONTENT_TYPE, Metrics
@@ -94,7 +95,10 @@ class App:
 
         self.engines = EngineModels(clock)
         metrics = Metrics(version("kvrouter")) if settings.metrics.enabled else None
-        observers: list[Observer] = [self.engines] if metrics is None else [self.engines, metrics]
+        decisions = RecentDecisions(clock)
+        observers: list[Observer] = [self.engines, decisions]
+        if metrics is not None:
+            observers.append(metrics)
         if settings.server.access_log:
             observers.append(AccessLog())
         self._request_log = assembly.request_log(settings)
@@ -137,6 +141,7 @@ class App:
             lifecycle=self.lifecycle,
             supervisor=self.supervisor,
             metrics=metrics,
+            decisions=decisions,
             keys=lambda: self.front.keys,
             plugin_failures=self._plugin_failures,
             loop_lag=self._lag,

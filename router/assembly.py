@@ -49,7 +49,7 @@ from router.upstream.control import ControlClient
 from router.upstream.relay import RelayOptions
 
 _TOKENIZE_S = 1.0
-_EXPLAINING = ("x-kvrouter-endpoint", "x-kvrouter-prefill-endpoint", "x-kvrouter-matched-tokens")
+_EXPLAINING = ("x-kvrouter-endpoint", "x-kvrouter-prefill-endpoint", "x-kvrouter-matched-tokens", "x-kvrouter-decision")
 
 
 def endpoint_specs(settings: Settings) -> list[EndpointSpec]:

@@ -1,4 +1,4 @@
-"""The `kvrouter` command: serve | check | demo | sim | replay | version.
+"""The `kvrouter` command: serve | check | explain | demo | sim | replay | version.
 
 Bad input of any kind is one sentence on standard error and exit code 2.
 """
@@ -187,6 +187,32 @@ def replay(context: typer.Context) -> None:
 
     code = replayer(context.args, prog_name="kvrouter replay", standalone_mode=False, obj=tuple(context.args))
     raise typer.Exit(code if isinstance(code, int) else 0)
+
+
+@app.command()
+def explain(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The router.")] = "http://127.0.0.1:8000",
+    body: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Body of a request, as JSON; - is standard input.")
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option(metavar="PATH", show_default="by the body's fields", help="Where it would be sent.")
+    ] = None,
+) -> None:
+    """Ask a running router what it would decide for a request now, and why: every candidate's cost, term by term.
+
+    Nothing is sent to an engine. The key, where the router wants one, is taken from KVROUTER_API_KEY.
+    """
+    from router.explain_call import ask, show
+
+    if body is None:
+        raise ConfigError("--body is missing: name a file with a request's body, like --body request.json")
+    try:
+        content = sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--body {body} cannot be read ({error.strerror}): name a file") from None
+    console = Console()
+    show(ask(url, content, path), console if console.is_terminal else Console(width=200))
 
 
 @app.command("version")

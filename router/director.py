@@ -33,6 +33,7 @@ from router.legs import EngineRefused, Legs
 from router.observability.events import Observer, Outcome
 from router.pool.models import serving
 from router.ports import Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization
+from router.scheduling.explanation import explain as explanation
 from router.scheduling.scheduler import Scheduler
 from router.trip import Trip
 from router.wire.headers import response_headers
@@ -194,6 +195,20 @@ class Director:
             raise
         finally:
             self._observer.on_end(trip.ended(self._clock()))
+
+    async def explain(self, request: InferenceRequest, reply: Reply) -> None:
+        """Answers with what would be decided for `request` now, as JSON; nothing is dispatched."""
+        states = self._eligible(request)
+        prompt = _NO_PROMPT
+        if request.api is not Api.OTHER:
+            prompt = await self._tokenization.tokenize(request, serving(request.model, self._pool.snapshot()))
+            states = self._eligible(request)
+        candidates = self._candidates(prompt, states)
+        now = self._clock()
+        decision = self.scheduler.decide(request, prompt, candidates, now=now, rng=self._rng, explain=True)
+        body = msgspec.json.encode(explanation(request, prompt, decision, candidates, now))
+        await reply.start(200, [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())])
+        await reply.end(body)
 
     def _note_refusal(self, trip: Trip, error: RouterError) -> None:
         if trip.status is None:

@@ -34,6 +34,7 @@ from router.ports import (
 )
 from router.retry_budget import RetryBudget
 from router.scheduling.cost import predicted_s
+from router.scheduling.explanation import short_form
 from router.trip import Trip
 from router.wire.headers import response_headers
 from router.wire.kv_transfer import ask_for_usage, decode_leg_body, hand_off, prefill_leg_body
@@ -461,6 +462,9 @@ def _explaining(trip: Trip) -> list[tuple[bytes, bytes]]:
     if trip.prefill_endpoint_id is not None:
         fields.append((b"x-kvrouter-prefill-endpoint", trip.prefill_endpoint_id.encode("latin-1", "replace")))
     fields.append((b"x-kvrouter-matched-tokens", str(trip.matched_tokens or 0).encode()))
+    if trip.request.routing_headers.get("x-kvrouter-explain") == "1" and trip.decision and trip.prompt:
+        line = short_form(trip.prompt, trip.decision, trip.request.arrived_at + (trip.tokenize_s or 0.0))
+        fields.append((b"x-kvrouter-decision", line.encode("latin-1", "replace")))
     return fields
 
 

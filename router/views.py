@@ -11,6 +11,7 @@ from router.core import EndpointState, Inflight
 from router.indexing import Indexing
 from router.inflight import InflightTracker
 from router.loop import LoopLag
+from router.observability.decisions import RecentDecisions
 from router.observability.metrics import IndexFigures, Metrics
 from router.observability.supervisor import Supervisor
 from router.pool.describe import describe
@@ -31,6 +32,7 @@ class Views:
         lifecycle: Lifecycle,
         supervisor: Supervisor,
         metrics: Metrics | None,
+        decisions: RecentDecisions,
         keys: Callable[[], KeyRing],
         plugin_failures: Mapping[str, int],
         loop_lag: LoopLag,
@@ -43,6 +45,7 @@ class Views:
         self._lifecycle = lifecycle
         self._supervisor = supervisor
         self._metrics = metrics
+        self._decisions = decisions
         self._keys = keys
         self._plugin_failures = plugin_failures
         self._loop_lag = loop_lag
@@ -98,6 +101,9 @@ class Views:
                 (name, kind): count for name, followed in following.items() for kind, count in followed.counts().items()
             },
         )
+
+    def decisions(self) -> list[dict[str, Any]]:
+        return self._decisions.recent()
 
     def describe(self) -> list[dict[str, Any]]:
         stats = self._indexing.stats()

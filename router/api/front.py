@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -18,7 +19,7 @@ from router.api.exchange import ClientGone, Exchange, Receive, Send
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Api, InferenceRequest
-from router.errors import MethodNotAllowed, RouterError
+from router.errors import InvalidRequest, MethodNotAllowed, RouterError
 from router.ports import Reply
 from router.wire.headers import accepted_request_id, request_headers
 from router.wire.kv_transfer import strip_transfer_params
@@ -48,6 +49,11 @@ PATHS: dict[str, Api] = {
 }
 """POST paths that reach an engine, with how their prompt is read."""
 
+EXPLAIN_PATH = "/debug/explain"
+"""POST a request's body here to be told what would be decided; ``?path=`` names the path it is meant for."""
+
+_BY_FIELD = (("messages", "/v1/chat/completions"), ("input", "/v1/responses"), ("prompt", "/v1/completions"))
+
 _STORED_RESPONSE = re.compile(r"/v1/responses/([A-Za-z0-9_\-]{1,128})(/cancel)?")
 """The id goes into an upstream path: nothing but a plain token is let through."""
 
@@ -58,6 +64,8 @@ class Journey(Protocol):
     async def serve(self, request: InferenceRequest, reply: Reply) -> None: ...
 
     async def serve_stored(self, request: InferenceRequest, response_id: str, reply: Reply) -> None: ...
+
+    async def explain(self, request: InferenceRequest, reply: Reply) -> None: ...
 
 
 class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +105,9 @@ class Front:
             # Answered in place: a redirect makes some clients drop the body or their key.
             path = path.rstrip("/")
         api = PATHS.get(path)
+        if path == EXPLAIN_PATH and scope["method"] == "POST":
+            await self._exchange(scope, receive, send, path, Api.OTHER, None)
+            return
         if api is not None:
             if scope["method"] != "OPTIONS":
                 await self._exchange(scope, receive, send, path, api, None)
@@ -124,6 +135,11 @@ class Front:
             self._lifecycle.enter(exchange)
             try:
                 body = await exchange.read_body(declared, self._settings.max_body_bytes)
+                if path == EXPLAIN_PATH:
+                    path, api = _explained(scope["query_string"], body)
+                    request = self._read(scope, exchange.request_id, path, api, body, arrived_at)
+                    await exchange.attend(self._journey.explain(request, exchange))
+                    return
                 request = self._read(scope, exchange.request_id, path, api, body, arrived_at)
                 if response_id is None:
                     await exchange.attend(self._journey.serve(request, exchange))
@@ -174,6 +190,25 @@ class Front:
             fields=parsed.fields,
             arrived_at=arrived_at,
         )
+
+
+def _explained(query: bytes, body: bytes) -> tuple[str, Api]:
+    """The path and API that a body is meant for: as the query says, else as its fields suggest."""
+    named = parse_qs(query.decode("latin-1")).get("path", [""])[0]
+    if not named:
+        try:
+            fields = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            fields = None
+        if isinstance(fields, dict):
+            named = next((path for field, path in _BY_FIELD if field in fields), "")
+    api = PATHS.get(named)
+    if api is None:
+        raise InvalidRequest(
+            f"{EXPLAIN_PATH} takes the body of a request: JSON with messages, prompt or input, or ?path= to say which "
+            "path it is meant for."
+        )
+    return named, api
 
 
 def _peek(headers: list[tuple[bytes, bytes]]) -> tuple[bytes | None, int | None]:

@@ -35,6 +35,10 @@ class View(Protocol):
         """Endpoints with health, models, metrics, in-flight and index state; no secrets."""
         ...
 
+    def decisions(self) -> list[dict[str, Any]]:
+        """The last decisions, newest first; no prompts."""
+        ...
+
     def metrics_page(self) -> bytes | None:
         """None when metrics are switched off."""
         ...
@@ -128,6 +132,12 @@ def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str, sib
         """Every endpoint as the router sees it now."""
         view.keys().authorize(request.headers.raw)
         return _json({"endpoints": view.describe()})
+
+    @routes.get("/debug/decisions")
+    async def decisions(request: Request) -> Response:
+        """The last decisions, newest first: predicted and realised time to first token, outcome. No prompts."""
+        view.keys().authorize(request.headers.raw)
+        return _json({"decisions": view.decisions()})
 
     return routes
 

@@ -23,6 +23,8 @@ from router.core import Candidate, Decision, EngineEstimate, InferenceRequest, L
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed, Outcome
 
 _TRUSTED = 0.5
+_COMPARE = 8
+"""First tokens between two looks at what is typical, while some endpoint has shown none."""
 _MOST_FLIGHTS = 65_536
 
 
@@ -35,6 +37,8 @@ class EngineModels:
         self._loads: dict[str, Load] = {}
         self._flights: dict[str, Flight] = {}
         self._known: dict[str, Profile] = {}
+        self._unseen: set[str] = set()
+        self._events = 0
 
     # What is asked of it
 
@@ -56,6 +60,7 @@ class EngineModels:
     def forget(self, endpoint_id: str) -> None:
         """The endpoint, or the process behind it, is gone."""
         self._loads.pop(endpoint_id, None)
+        self._unseen.discard(endpoint_id)
 
     # What it is told
 
@@ -85,6 +90,8 @@ class EngineModels:
             return
         now = self._clock()
         flight.load.first_token(flight, now)
+        if self._unseen:
+            self._compare(event.endpoint_id)
         if event.leg is Leg.PREFILL:
             del self._flights[event.request_id]
             flight.load.gone(flight, now)
@@ -98,17 +105,30 @@ class EngineModels:
             flight.load.answered(flight, event.output_tokens, now)
         flight.load.gone(flight, now)
 
+    def _compare(self, heard: str) -> None:
+        """Endpoints that nothing was heard of are taken for typical ones, again and again while others teach what that
+        is: against engines known to be fast, one taken for slow would never be tried."""
+        self._unseen.discard(heard)
+        self._events += 1
+        if self._unseen and self._events % _COMPARE == 0:
+            profile = self._typical()
+            for name in self._unseen:
+                if profile is not None and name not in self._known:
+                    self._loads[name].relearn(profile)
+
+    def _typical(self) -> Profile | None:
+        trusted = [load.laws for load in self._loads.values()]
+        trusted = [laws for laws in trusted if laws.prefill_confidence > _TRUSTED]
+        return typical([laws.profile() for laws in trusted]) if trusted else None
+
     def _drop(self, request_id: str) -> None:
         flight = self._flights.pop(request_id, None)
         if flight is not None:
             flight.load.gone(flight, self._clock())
 
     def _load(self, endpoint_id: str) -> Load:
-        profile = self._known.get(endpoint_id)
-        if profile is None:
-            trusted = [load.laws for load in self._loads.values()]
-            trusted = [laws for laws in trusted if laws.prefill_confidence > _TRUSTED]
-            profile = typical([laws.profile() for laws in trusted]) if trusted else self._prior
+        profile = self._known.get(endpoint_id) or self._typical() or self._prior
+        self._unseen.add(endpoint_id)
         load = self._loads[endpoint_id] = Load(Laws(profile))
         return load
 

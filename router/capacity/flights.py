@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.capacity.laws import Laws, Segment, pairs, steps
+from router.capacity.laws import Laws, Profile, Segment, pairs, steps
 from router.capacity.recency import Recency
 from router.core import EngineEstimate
 
@@ -124,6 +124,11 @@ class Load:
         """The KV space, as soon as it is known."""
         if self.recency is None and block_size and capacity_tokens:
             self.recency = Recency(block_size, capacity_tokens)
+
+    def relearn(self, profile: Profile) -> None:
+        """Nothing was learnt here yet, and a better prior is known."""
+        self.laws = Laws(profile)
+        self._estimate = None
 
     # What happens
 

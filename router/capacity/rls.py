@@ -23,18 +23,25 @@ _CHANGED = 6
 
 
 class Rls:
-    """``y = x . theta``. The prior is `theta`, each coefficient uncertain by `spread` times itself."""
+    """``y = x . theta``. The prior is `theta`, each coefficient uncertain by `spread` (its own, where a list is given)
+    times itself."""
 
     __slots__ = ("_cap", "_covariance", "_floor", "_forgetting", "_noise", "_run", "_size", "count", "theta")
 
     def __init__(
-        self, theta: Sequence[float], *, spread: float = 1.5, forgetting: float = 0.99, floor: float = 1e-6
+        self,
+        theta: Sequence[float],
+        *,
+        spread: float | Sequence[float] = 1.5,
+        forgetting: float = 0.99,
+        floor: float = 1e-6,
     ) -> None:
         """`floor`: samples of less than that have an absolute error of it, in units of y."""
         self.theta = list(theta)
         self.count = 0
         self._size = len(self.theta)
-        self._cap = [(spread * value) ** 2 for value in theta]
+        spreads = [spread] * self._size if isinstance(spread, float) else spread
+        self._cap = [(each * value) ** 2 for each, value in zip(spreads, theta, strict=True)]
         self._covariance = [
             [self._cap[row] if row == column else 0.0 for column in range(self._size)] for row in range(self._size)
         ]

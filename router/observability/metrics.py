@@ -102,6 +102,13 @@ class Metrics:
         self._prefill = Histogram(
             "kvrouter_prefill_leg_seconds", "Prefill legs that led to a hand-off", buckets=_TTFT, registry=registry
         )
+        self._ttft_error = Histogram(
+            "kvrouter_ttft_prediction_error_seconds",
+            "How far a leg's time from dispatch to first token was from what was predicted",
+            ["endpoint"],
+            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
+            registry=registry,
+        )
         self._prompt_tokens = Counter(
             "kvrouter_prompt_tokens", "Prompt tokens routed, by where the count is from", ["source"], registry=registry
         )
@@ -146,7 +153,9 @@ class Metrics:
         self._leg_failures.labels(event.endpoint_id, event.leg.value, event.kind).inc()
 
     def on_first_token(self, event: FirstToken) -> None:
-        """Counted at the end, where it is known whether the request was disaggregated."""
+        """The time itself is counted at the end, where it is known whether the request was disaggregated."""
+        if event.predicted_s is not None:
+            self._ttft_error.labels(event.endpoint_id).observe(abs(event.since_dispatch_s - event.predicted_s))
 
     def on_end(self, event: Ended) -> None:
         status = "none" if event.status is None else str(event.status)

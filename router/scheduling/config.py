@@ -64,19 +64,8 @@ class ProfileSettings(BaseModel):
     """Name or type of the picker."""
 
 
-_DEFAULT = ProfileSettings(
-    filters=("bounded-load-filter",),
-    scorers=(
-        ScorerSettings(plugin="prefix-cache-scorer", weight=3),
-        ScorerSettings(plugin="active-request-scorer", weight=2),
-        ScorerSettings(plugin="kv-cache-utilization-scorer", weight=1),
-    ),
-)
-"""Both legs: follow the prefix, weigh load against it, and never let one endpoint draw far more than its share.
-
-The field's blend of prefix 3, queue 2 and KV usage 2 keeps everything on one endpoint when all prompts share their
-first blocks and nobody queues yet; `bounded-load-filter` is what prevents that here.
-"""
+_DEFAULT = ProfileSettings(scorers=(ScorerSettings(plugin="predicted-latency-scorer"),))
+"""Both legs: the least predicted cost, with what each engine can do learnt while it serves (docs/scheduling.md)."""
 
 
 class ProfilesSettings(BaseModel):
@@ -90,8 +79,7 @@ class ProfilesSettings(BaseModel):
     """Who prefills it, when that is done elsewhere."""
 
 
-_DECIDER = "prefix-based-pd-decider"
-_PLUGINS = (PluginSettings(type=_DECIDER, parameters={"nonCachedTokens": 256}),)
+_DECIDER = "cost-pd-decider"
 
 
 class SchedulingSettings(BaseModel):
@@ -99,7 +87,7 @@ class SchedulingSettings(BaseModel):
 
     model_config = _FROZEN
 
-    plugins: tuple[PluginSettings, ...] = _PLUGINS
+    plugins: tuple[PluginSettings, ...] = ()
     """Plugins with parameters or a name of their own. Replaces the default list as a whole."""
     profiles: ProfilesSettings = ProfilesSettings()
     """Which plugins choose for each leg."""

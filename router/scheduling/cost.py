@@ -4,7 +4,7 @@
   + own           this prompt's own prefill, weighted
   + steps         decode steps that run along until its first token
   + interference  what its prefill puts on the answers under way
-  + answer        how long the answer will take, at the pace of the batch it joins
+  + answer        how long the answer will take at the pace of the batch it joins, and how much longer it makes theirs
   + memory        waiting for KV space
   + eviction      prefill thrown away: what must be evicted, the less the longer it was not used
   + slo           by how much the request's own objectives would be missed
@@ -23,9 +23,9 @@ from router.core import Candidate, EngineEstimate, InferenceRequest, Inflight, L
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    own: float = 2.0
-    interference: float = 0.05
-    answer: float = 0.1
+    own: float = 1.5
+    interference: float = 0.1
+    answer: float = 0.5
     memory: float = 1.0
     eviction: float = 0.5
     horizon_s: float = 120.0
@@ -119,12 +119,13 @@ def local(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Term
         step_s = (step_s or estimate.step_base_s) + others * estimate.step_seq_s
     steps = ceil((queued + new) / (estimate.chunk - decoding if decoding < estimate.chunk else 1)) * step_s
     memory, eviction = _space(what, estimate, new, step_s, now, weights.horizon_s)
-    tpot = (step_s or estimate.step_base_s) + estimate.step_seq_s + estimate.step_kv_s * count
+    slower = estimate.step_seq_s + estimate.step_kv_s * count
+    tpot = (step_s or estimate.step_base_s) + slower
     ttft = pending + own + steps + memory
     slo = _missed(what, ttft, tpot) if what.slo_ttft_s is not None or what.slo_tpot_s is not None else 0.0
     weighted = weights.own * own
     interference = weights.interference * own * decoding
-    answer = weights.answer * what.output * tpot
+    answer = weights.answer * what.output * (tpot + decoding * slower)
     memory *= weights.memory
     eviction *= weights.eviction
     slo *= weights.slo
@@ -141,10 +142,11 @@ def handed(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Ter
     others = max(candidate.inflight.requests - estimate.requests, 0)
     step_s = (estimate.step_s or estimate.step_base_s) + others * estimate.step_seq_s
     memory, eviction = _space(what, estimate, moved, step_s, now, weights.horizon_s)
-    tpot = step_s + estimate.step_seq_s + estimate.step_kv_s * count
+    slower = estimate.step_seq_s + estimate.step_kv_s * count
+    tpot = step_s + slower
     ttft = transfer + 1.5 * step_s + memory
     slo = weights.slo * _missed(what, ttft, tpot)
-    answer = weights.answer * what.output * tpot
+    answer = weights.answer * what.output * (tpot + (estimate.decoding + others) * slower)
     memory *= weights.memory
     eviction *= weights.eviction
     total = transfer + 1.5 * step_s + answer + memory + eviction + slo
@@ -193,14 +195,17 @@ _PLAIN = Weights()
 
 
 def assumed(inflight: Inflight) -> EngineEstimate:
-    """Where no engine model is kept: a slow engine, and our in-flight counts."""
-    step_s = 0.012 + 5e-5 * inflight.requests + 3e-8 * inflight.tokens if inflight.requests else 0.0
+    """Where no engine model is kept: a slow engine that feels each request, and our in-flight counts.
+
+    Three times what an answer more costs a large engine: who does not know must not let one endpoint fill up.
+    """
+    step_s = 0.012 + 1.5e-4 * inflight.requests + 3e-8 * inflight.tokens if inflight.requests else 0.0
     return EngineEstimate(
         overhead_s=0.005,
         token_s=1 / 5000,
         pair_s=1.5e-9,
         step_base_s=0.012,
-        step_seq_s=5e-5,
+        step_seq_s=1.5e-4,
         step_kv_s=3e-8,
         transfer_base_s=0.005,
         transfer_token_s=1e-5,

@@ -66,6 +66,9 @@ _SESSION = {
 }
 """Fields that name a conversation: read for affinity, and passed on (vLLM writes X-Session-ID into its KV events)."""
 
+EXPLAIN = b"x-kvrouter-explain"
+"""Asks for the decision in a response header: steers nothing, so anybody may send it."""
+
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -101,6 +104,9 @@ def request_headers(
         if name in _REQUEST_DENIED:
             if name == b"authorization" and forward_authorization:
                 forwarded.append((name, value))
+            continue
+        if name == EXPLAIN:
+            routing["x-kvrouter-explain"] = value.decode("latin-1")
             continue
         if is_routing_control(name):
             if name not in trusted:

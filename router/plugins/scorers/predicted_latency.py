@@ -1,8 +1,9 @@
 """predicted-latency-scorer: the least predicted cost, learnt engine by engine. PURE.
 
-The cost is the predicted time to first token with the prompt's own work counted twice, and what the choice does to
-others: answers under way, and prefixes it would evict (`router.scheduling.cost`). Candidates within `nearTie` of the
-least are equal, so that the picker's rendezvous decides: cold prefixes spread, and routers agree without talking.
+The cost is the predicted time to first token with the prompt's own work counted one and a half times, and what the choice does to
+others: answers under way, and prefixes it would evict (`router.scheduling.cost`). Candidates that cost no more than
+the least and `nearTie` of its time to first token are equal, so that the picker's rendezvous decides: cold prefixes
+spread, and routers agree without talking.
 
 Where no engine model is kept, all engines are taken for slow and alike, and own in-flight counts stand for their work.
 """
@@ -26,9 +27,9 @@ _SAME_S = 0.001
 class CostParameters(Parameters, frozen=True):
     """The weights of a cost, for every plugin that reckons with it."""
 
-    own: Annotated[float, Meta(ge=0)] = 2.0
-    interference: Annotated[float, Meta(ge=0)] = 0.05
-    answer: Annotated[float, Meta(ge=0)] = 0.1
+    own: Annotated[float, Meta(ge=0)] = 1.5
+    interference: Annotated[float, Meta(ge=0)] = 0.1
+    answer: Annotated[float, Meta(ge=0)] = 0.5
     memory: Annotated[float, Meta(ge=0)] = 1.0
     eviction: Annotated[float, Meta(ge=0)] = 0.5
     eviction_horizon_s: Annotated[float, Meta(gt=0)] = 120.0
@@ -53,6 +54,9 @@ class PredictedLatencyScorer(CostParameters, frozen=True):
         """Least cost over cost; 1 for all that are near the least."""
         weights, now = self.weights(), context.now
         what = ask(context.request, context.prompt, context.leg, candidates[0].estimate)
-        costs = [local(what, candidate, weights, now).total for candidate in candidates]
-        same = min(costs) * (1.0 + self.near_tie) + _SAME_S
+        found = [local(what, candidate, weights, now) for candidate in candidates]
+        costs = [terms.total for terms in found]
+        least = min(costs)
+        # A share of the first token's time, not of the cost: the answer is most of that, and alike everywhere.
+        same = least + self.near_tie * found[costs.index(least)].ttft + _SAME_S
         return [1.0 if cost <= same else same / cost for cost in costs]

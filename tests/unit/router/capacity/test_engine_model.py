@@ -57,6 +57,13 @@ def test_an_endpoint_that_joins_is_taken_for_a_typical_one_and_learns_for_itself
     assert told.models.estimate("d").token_s == pytest.approx(1 / 5_000, rel=0.2)
 
 
+def test_an_endpoint_not_tried_yet_is_never_taken_for_slower_than_those_that_are_known() -> None:
+    told = story(Profile(token_s=1 / 500))
+    told.models.estimate("b")
+    told.serve(Truth(rate=9_000), random.Random(8), requests=60, endpoint="a")
+    assert told.models.estimate("b").token_s == pytest.approx(1 / 9_000, rel=0.2)
+
+
 def test_what_waits_shrinks_as_time_passes_but_not_below_nothing() -> None:
     told = story()
     told.dispatch(tokens=8192)

@@ -59,11 +59,13 @@ def test_a_prefill_endpoint_never_decodes_and_the_decode_endpoint_never_prefills
 
 
 @pytest.mark.parametrize(
-    ("blocks", "matched", "reason"),
-    [(2, 0, "pd-short"), (100, 0, "pd"), (100, 90, "pd-cached")],
+    ("blocks", "matched", "busy", "reason"),
+    [(2, 0, 0, "pd-short"), (300, 0, 20, "pd"), (300, 290, 20, "pd-cached")],
 )
-def test_the_default_decider_looks_at_what_the_decode_endpoint_lacks(blocks: int, matched: int, reason: str) -> None:
-    decision = decide([prefiller("p"), decoder("d", matched=matched)], blocks=blocks)
+def test_the_default_decider_weighs_what_the_decode_endpoint_lacks(
+    blocks: int, matched: int, busy: int, reason: str
+) -> None:
+    decision = decide([prefiller("p"), decoder("d", matched=matched, inflight=busy)], blocks=blocks)
     assert decision.reason == reason
     assert ids(decision.prefill) == (["p"] if reason == "pd" else [])
 
@@ -123,7 +125,9 @@ def test_saturation_is_a_429_and_ineligibility_a_503() -> None:
 def test_scores_are_explained_for_both_legs_only_when_asked() -> None:
     pool = [prefiller("p"), decoder("d", matched=50)]
     assert decide(pool, ALWAYS, blocks=100).scores == {}
-    scores = decide(pool, ALWAYS, blocks=100, explain=True).scores
+    profile = {"scorers": [{"plugin": "prefix-cache-scorer", "weight": 3}]}
+    settings = {**ALWAYS, "profiles": {"decode": profile, "prefill": profile}}
+    scores = decide(pool, settings, blocks=100, explain=True).scores
     assert scores["d"]["prefix-cache-scorer"] == 1.5
     assert scores["p"]["prefill/prefix-cache-scorer"] == 0.0
 

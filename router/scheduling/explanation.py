@@ -1,0 +1,105 @@
+"""Explanation: one decision with every candidate's terms, for people. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from router.core import Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
+from router.scheduling.cost import Terms, Weights, ask, local, predicted_s
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate. Seconds and tokens."""
+
+    endpoint: str
+    role: str
+    chosen_for: str
+    """``decode``, ``prefill`` or empty."""
+    matched_tokens: int
+    requests: int
+    """In flight there."""
+    prefill_confidence: float | None
+    """0..1; None where no engine model is kept."""
+    terms: Mapping[str, float]
+    """Of the predicted cost with the default weights; of the prefill leg alone for an endpoint that only prefills."""
+    predicted_ttft_s: float
+    predicted_tpot_s: float
+    scores: Mapping[str, float]
+    """Plugin -> weighted score."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+    decode: Sequence[str]
+    """Endpoint ids, best first."""
+    prefill: Sequence[str]
+    prompt_tokens: int
+    token_source: str
+    blocks: int
+    candidates: Sequence[Row]
+    """Cheapest first."""
+
+
+_TERMS = tuple(name for name in Terms.__struct_fields__ if name not in ("ttft", "tpot"))
+_WEIGHTS = Weights()
+
+
+def explain(
+    request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision, candidates: Sequence[Candidate], now: float
+) -> Explanation:
+    """`decision` as the scheduler made it over `candidates`, with its scores."""
+    rows = [(_terms(request, prompt, candidate, now), candidate) for candidate in candidates]
+    rows.sort(key=lambda row: row[0].total)
+    return Explanation(
+        reason=decision.reason,
+        decode=[candidate.id for candidate in decision.decode],
+        prefill=[candidate.id for candidate in decision.prefill],
+        prompt_tokens=prompt.token_count,
+        token_source=prompt.source.value,
+        blocks=len(prompt.block_hashes),
+        candidates=[_row(prompt, decision, terms, candidate) for terms, candidate in rows],
+    )
+
+
+def _terms(request: InferenceRequest, prompt: TokenizedPrompt, candidate: Candidate, now: float) -> Terms:
+    leg = Leg.PREFILL if candidate.endpoint.role.value == "prefill" else Leg.DECODE
+    return local(ask(request, prompt, leg, candidate.estimate), candidate, _WEIGHTS, now)
+
+
+def _row(prompt: TokenizedPrompt, decision: Decision, terms: Terms, candidate: Candidate) -> Row:
+    estimate = candidate.estimate
+    return Row(
+        endpoint=candidate.id,
+        role=candidate.endpoint.role.value,
+        chosen_for=_chosen_for(candidate.id, decision),
+        matched_tokens=min(candidate.match.blocks * prompt.block_size, prompt.token_count),
+        requests=candidate.inflight.requests,
+        prefill_confidence=None if estimate is None else round(estimate.prefill_confidence, 3),
+        terms={name: round(getattr(terms, name), 6) for name in _TERMS},
+        predicted_ttft_s=round(terms.ttft, 6),
+        predicted_tpot_s=round(terms.tpot, 6),
+        scores={name: round(score, 6) for name, score in decision.scores.get(candidate.id, {}).items()},
+    )
+
+
+def _chosen_for(endpoint_id: str, decision: Decision) -> str:
+    if decision.decode[0].id == endpoint_id:
+        return "decode"
+    return "prefill" if decision.prefill and decision.prefill[0].id == endpoint_id else ""
+
+
+def short_form(prompt: TokenizedPrompt, decision: Decision, now: float) -> str:
+    """One line for a response header: the choice, what was predicted of it, and the next best."""
+    parts = [f"reason={decision.reason}"]
+    for leg, ranked in (("prefill", decision.prefill), ("decode", decision.decode)):
+        parts += [f"{name}={_told(prompt, c, now)}" for name, c in zip((leg, f"next-{leg}"), ranked, strict=False)]
+    return "; ".join(parts)
+
+
+def _told(prompt: TokenizedPrompt, candidate: Candidate, now: float) -> str:
+    matched = min(candidate.match.blocks * prompt.block_size, prompt.token_count)
+    told = f"{candidate.id} matched={matched}/{prompt.token_count} in-flight={candidate.inflight.requests}"
+    predicted = predicted_s(prompt, candidate, now)
+    return told if predicted is None else f"{told} ttft={predicted:.3f}"

@@ -1,0 +1,114 @@
+"""What would be decided, and what was: over HTTP and on the command line, with simulated engines behind a router."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from router.cli import run
+from tests.support.router import client_of, endpoints, running_router
+from tests.support.simulator import engines, prefill_and_decode
+
+CHAT = "/v1/chat/completions"
+BODY = {
+    "model": "sim-model",
+    "messages": [{"role": "user", "content": "why do blocks matter " * 60}],
+    "max_tokens": 4,
+    "stream": True,
+}
+
+
+async def test_a_body_is_explained_and_nothing_is_sent_to_an_engine() -> None:
+    async with engines(3) as running, running_router(endpoints(running)) as router, client_of(router) as client:
+        served = await client.post(CHAT, json=BODY)
+        answer = await client.post("/debug/explain", json=BODY)
+        assert answer.status_code == 200
+        told = answer.json()
+        assert told["decode"][0] == served.headers["x-kvrouter-endpoint"]
+        assert told["reason"] == "aggregated"
+        assert [row["chosen_for"] for row in told["candidates"]].count("decode") == 1
+        assert len(told["candidates"]) == 3
+        best = told["candidates"][0]
+        assert best["matched_tokens"] > 0
+        parts = [value for name, value in best["terms"].items() if name != "total"]
+        assert best["terms"]["total"] == pytest.approx(sum(parts), abs=1e-4)
+        assert best["scores"] == {"predicted-latency-scorer": 1.0}
+        assert router.app.inflight.snapshot() == {}
+        assert len((await client.get("/debug/decisions")).json()["decisions"]) == 1
+
+
+async def test_what_cannot_be_explained_is_refused_with_a_sentence() -> None:
+    async with engines(1) as running, running_router(endpoints(running)) as router, client_of(router) as client:
+        for body in (b"{", b"[]", b'{"model": "sim-model"}'):
+            answer = await client.post("/debug/explain", content=body)
+            assert answer.status_code == 400
+            assert "messages" in answer.json()["error"]["message"]
+        named = await client.post("/debug/explain?path=/v1/completions", json={"model": "sim-model", "prompt": "x"})
+        assert named.status_code == 200
+        assert (await client.get("/debug/explain")).status_code in (404, 405)
+        missing = await client.post("/debug/explain", json=BODY | {"model": "none"})
+        assert missing.status_code == 404
+
+
+async def test_operations_pages_that_tell_of_traffic_want_the_key() -> None:
+    async with (
+        engines(1) as running,
+        running_router(endpoints(running), server__api_keys=["k"]) as router,
+        client_of(router) as client,
+    ):
+        assert (await client.post("/debug/explain", json=BODY)).status_code == 401
+        assert (await client.get("/debug/decisions")).status_code == 401
+
+
+async def test_a_response_says_why_on_request_and_the_engine_never_sees_the_wish() -> None:
+    async with (
+        prefill_and_decode(1, 1) as (prefill, decode),
+        running_router(endpoints(prefill=prefill, decode=decode)) as router,
+        client_of(router) as client,
+    ):
+        plain = await client.post(CHAT, json=BODY)
+        assert "x-kvrouter-decision" not in plain.headers
+        told = await client.post(CHAT, json=BODY, headers={"x-kvrouter-explain": "1"})
+        line = told.headers["x-kvrouter-decision"]
+        assert line.startswith("reason=pd")
+        assert router.endpoint_of(decode[0]) in line
+        assert "ttft=" in line
+
+
+async def test_the_last_decisions_show_what_was_predicted_and_what_came() -> None:
+    async with engines(2) as running, running_router(endpoints(running)) as router, client_of(router) as client:
+        for number in range(3):
+            await client.post(CHAT, json=BODY, headers={"x-request-id": f"r{number}"})
+        decisions = (await client.get("/debug/decisions")).json()["decisions"]
+        assert [entry["request_id"] for entry in decisions] == ["r2", "r1", "r0"]
+        assert all(entry["predicted_first_token_s"] > 0 < entry["first_token_s"] for entry in decisions)
+        assert {entry["outcome"] for entry in decisions} == {"ok"}
+        assert "kvrouter_ttft_prediction_error_seconds" in (await client.get("/metrics")).text
+
+
+async def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "body.json"
+    file.write_text(json.dumps(BODY))
+    async with engines(2) as running, running_router(endpoints(running)) as router:
+        code = await asyncio.to_thread(run, ["explain", router.url, "--body", str(file)])
+        printed = capsys.readouterr().out
+        assert code == 0
+        for engine in running:
+            assert router.endpoint_of(engine) in printed
+        assert "pending" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mend"),
+    [
+        (["explain"], "--body"),
+        (["explain", "--body", "no-such-file"], "no-such-file"),
+        (["explain", "http://127.0.0.1:9", "--body", __file__], "running router"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments: list[str], mend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert mend in capsys.readouterr().err

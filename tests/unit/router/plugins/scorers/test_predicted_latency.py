@@ -1,0 +1,144 @@
+"""The least predicted cost wins: for the prompt, for those under way, and for what is cached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core import Candidate, EngineEstimate, InferenceRequest
+from router.errors import ConfigError
+from router.plugins.scorers.predicted_latency import PredictedLatencyScorer
+from router.scheduling.cost import Terms, Weights, ask, assumed, local
+from tests.support.scheduling import NOW, candidate, context, prompt, request
+
+SCORER = PredictedLatencyScorer()
+FAST = EngineEstimate(
+    overhead_s=0.002,
+    token_s=1 / 9000,
+    pair_s=1.6e-9,
+    step_base_s=0.012,
+    step_seq_s=5e-5,
+    step_kv_s=2.7e-8,
+    transfer_base_s=0.005,
+    transfer_token_s=5e-6,
+    chunk=8192,
+    head_at=NOW,
+    coldest_at=NOW,
+)
+
+
+def engine(id_: str = "a", *, matched: int = 0, like: EngineEstimate = FAST, **changed: Any) -> Candidate:
+    estimate = msgspec.structs.replace(like, **changed)
+    known = candidate(id_, matched=matched, inflight=estimate.requests, prefill_tokens=estimate.queued_tokens)
+    return Candidate(known.state, known.inflight, known.match, None, estimate)
+
+
+def scores(*candidates: Candidate, blocks: int = 256, asked: InferenceRequest | None = None) -> list[float]:
+    return SCORER.score(context(prompt(blocks), request_=asked), candidates)
+
+
+def terms(one: Candidate, blocks: int = 256, asked: InferenceRequest | None = None) -> Terms:
+    what = ask(asked or request(), prompt(blocks), context().leg, one.estimate)
+    return local(what, one, Weights(), NOW)
+
+
+def test_the_endpoint_that_holds_the_prompt_wins_until_its_queue_costs_more_than_computing_it() -> None:
+    cold = engine("cold")
+    held, other = scores(engine("warm", matched=240), cold)
+    assert held == 1.0 > other
+    held, other = scores(engine("warm", matched=240, queued_s=3.0, queued_tokens=27_000, requests=3), cold)
+    assert held < 1.0 == other
+
+
+def test_a_slower_engine_loses_by_what_it_is_slower() -> None:
+    slow = engine("slow", token_s=3 / 9000)
+    fast, slower = scores(engine("fast"), slow)
+    assert fast == 1.0 > slower
+    assert terms(slow).own == pytest.approx(3 * terms(engine()).own, rel=0.1)
+
+
+def test_those_near_the_least_are_equal_so_that_the_picker_spreads_them() -> None:
+    assert scores(engine("a"), engine("b", overhead_s=0.0021), engine("c", token_s=1.5 / 9000))[:2] == [1.0, 1.0]
+    assert scores(engine("c", token_s=1.5 / 9000), engine("a"))[0] < 1.0
+
+
+def test_a_queue_shrinks_as_its_head_is_computed_and_no_further() -> None:
+    def pending(head_at: float) -> float:
+        return terms(engine(queued_s=3.0, head_s=1.0, head_at=head_at, queued_tokens=9000, requests=1)).pending
+
+    assert pending(NOW) == 3.0
+    assert pending(NOW - 0.5) == 2.5
+    assert pending(NOW - 100.0) == pytest.approx(2.05)
+
+
+def test_answers_under_way_weigh_against_a_long_prefill() -> None:
+    idle, busy = terms(engine()), terms(engine(decoding=40, requests=40, step_s=0.016))
+    assert idle.interference == 0.0 < busy.interference
+    assert busy.answer > idle.answer
+    assert busy.steps > idle.steps == 0.0
+
+
+def test_what_is_thrown_away_costs_less_the_longer_it_was_not_used() -> None:
+    full = {"capacity_tokens": 100_000, "held_tokens": 10_000, "free_tokens": 0}
+    fresh = terms(engine(**full))
+    old = terms(engine(**full, coldest_at=NOW - 600.0))
+    assert fresh.eviction > 10 * old.eviction > 0.0
+    assert terms(engine(**full | {"free_tokens": 50_000})).eviction == 0.0
+    assert terms(engine()).eviction == 0.0
+
+
+def test_waiting_for_kv_space_counts() -> None:
+    tight = terms(engine(capacity_tokens=100_000, held_tokens=99_000, decoding=20, requests=20, step_s=0.015))
+    assert tight.memory > 0.0
+    assert tight.ttft > tight.pending + tight.own / 2
+
+
+def test_other_routers_requests_count_though_the_model_does_not_see_them() -> None:
+    known = engine()
+    inflight = candidate("a", inflight=10, prefill_tokens=20_000).inflight
+    crowded = Candidate(known.state, inflight, known.match, None, known.estimate)
+    assert terms(crowded).pending == pytest.approx(20_000 / 9000)
+    assert terms(crowded).interference > 0.0
+
+
+def test_an_objective_that_would_be_missed_costs_and_one_that_nobody_set_does_not() -> None:
+    slow = engine("slow", matched=128, queued_s=1.0, queued_tokens=9000, requests=1)
+    asked = request(routing_headers={"x-llm-d-slo-ttft-ms": "500"})
+    assert terms(slow).slo == 0.0 < terms(slow, asked=asked).slo
+    assert terms(engine(), asked=request(routing_headers={"x-llm-d-slo-tpot-ms": "5"})).slo > 0.0
+    for nonsense in ("soon", "-1", "nan", "inf", ""):
+        assert terms(slow, asked=request(routing_headers={"x-llm-d-slo-ttft-ms": nonsense})).slo == 0.0
+
+
+def test_without_an_engine_model_own_inflight_counts_stand_for_the_work() -> None:
+    assert scores(candidate("a", prefill_tokens=30_000), candidate("b"))[0] < 1.0
+    assert scores(candidate("a", matched=200), candidate("b"))[1] < 1.0
+    assert assumed(candidate("a").inflight).prefill_confidence == 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 256), st.floats(0, 100), st.integers(0, 300), st.integers(0, 10**6)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(0, 256),
+)
+def test_scores_lie_in_0_to_1_and_somebody_has_1(pool: list[tuple[int, float, int, int]], blocks: int) -> None:
+    known = [
+        engine(str(i), matched=min(m, blocks), queued_s=q, decoding=d, requests=d, step_s=0.02 * bool(d),
+               capacity_tokens=450_000, held_tokens=h)
+        for i, (m, q, d, h) in enumerate(pool)
+    ]  # fmt: skip
+    found = scores(*known, blocks=blocks)
+    assert max(found) == 1.0
+    assert all(0.0 < score <= 1.0 for score in found)
+
+
+def test_a_weight_below_0_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="interference"):
+        PredictedLatencyScorer.create({"interference": -1})
