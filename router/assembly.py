@@ -6,8 +6,9 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -247,7 +248,8 @@ def request_log(settings: Settings) -> RequestLog | None:
     return None if path is None else RequestLog(Path(path), wall=time.time)
 
 
-class Shared(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shared:
     """What routers with one Redis share."""
 
     index: RedisIndex

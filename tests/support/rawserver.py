@@ -131,9 +131,7 @@ class RawServer:
         return f"{'https' if self._ssl_context else 'http'}://{host}:{self._port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._accept, self._host, 0, ssl=self._ssl_context, limit=LINE_BYTES
-        )
+        self._server = await asyncio.start_server(self._accept, self._host, 0, ssl=self._ssl_context, limit=LINE_BYTES)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 
