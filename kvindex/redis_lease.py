@@ -32,8 +32,8 @@ class LeaseKeeper:
         router: str,
         *,
         routers: Callable[[], int] = lambda: 1,
-        lease_s: float = 3.0,
-        renew_s: float = 0.7,
+        lease_s: float = 2.5,
+        renew_s: float = 0.6,
     ) -> None:
         self._make_store = store
         self._router = router
