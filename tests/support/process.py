@@ -16,7 +16,7 @@ import httpx
 from loadtest.demo.children import plain_environment
 
 ROOT = Path(__file__).parents[2]
-_START_S = 60.0
+_START_S = 180.0
 
 
 class ServedRouter:
