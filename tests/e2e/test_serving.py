@@ -13,6 +13,8 @@ import pytest
 
 from loadtest.simulator import RunningEngine
 from loadtest.simulator.settings import EngineConfig, Faults
+from router.core import Endpoint
+from router.upstream.relay import Relay
 from tests.support.router import RunningRouter, client_of, endpoints, running_router
 from tests.support.simulator import FAST, engines, prefill_and_decode
 
@@ -40,24 +42,35 @@ def idle(router: RunningRouter) -> bool:
     return router.app.inflight.snapshot() == {} and router.app.lifecycle.active == 0
 
 
-async def test_many_concurrent_streams_are_byte_identical_to_what_the_engines_sent() -> None:
-    async with engines(4) as running, running_router(endpoints(running)) as router, client_of(router) as client:
+async def test_two_hundred_concurrent_streams_are_byte_identical_to_what_the_engines_sent() -> None:
+    async with prefill_and_decode(2, 2) as (prefill, decode), running_router(endpoints((), prefill, decode)) as router:
+        relay = Relay()
+        target = Endpoint(id="router", url=router.url)
 
         async def one(number: int) -> tuple[str, str, str]:
-            body = chat(f"question {number}", stream=True, max_tokens=40, ignore_eos=True)
-            digest = hashlib.sha256()
-            async with client.stream("POST", CHAT, json=body, headers={"x-request-id": f"r{number}"}) as answer:
-                assert answer.status_code == 200
-                async for piece in answer.aiter_raw():
-                    digest.update(piece)
-            return f"r{number}", answer.headers["x-kvrouter-endpoint"], digest.hexdigest()
+            body = json.dumps(
+                chat(f"question {number} " * (1 + number % 2 * 120), stream=True, max_tokens=100, ignore_eos=True)
+            )
+            headers = [(b"content-type", b"application/json"), (b"x-request-id", b"r%d" % number)]
+            answer = await relay.open(target, b"POST", CHAT, headers, body.encode())
+            assert answer.status == 200
+            digest, last = hashlib.sha256(), b""
+            while piece := await answer.read():
+                digest.update(piece)
+                last = piece
+            assert last.endswith(b"data: [DONE]\n\n")
+            await answer.close()
+            return f"r{number}", dict(answer.headers)[b"x-kvrouter-endpoint"].decode(), digest.hexdigest()
 
-        served = await asyncio.gather(*(one(number) for number in range(60)))
-        by_id = {router.endpoint_of(engine): engine for engine in running}
-        for request_id, endpoint, digest in served:
-            assert (await ledger(client, by_id[endpoint], request_id))["sha256"] == digest
+        served = await asyncio.gather(*(one(number) for number in range(200)))
+        await relay.aclose()
+        by_id = {router.endpoint_of(engine): engine for engine in decode}
+        async with httpx.AsyncClient(trust_env=False, verify=False) as direct:
+            for request_id, endpoint, digest in served:
+                entry = (await direct.get(f"{by_id[endpoint].url}/sim/requests/{request_id}")).json()
+                assert (entry["sha256"], entry["status"]) == (digest, 200)
         assert {endpoint for _, endpoint, _ in served} == set(by_id)
-        assert idle(router)
+        assert router.app.inflight.snapshot() == {}
 
 
 async def test_the_second_turn_goes_where_its_prefix_is_and_is_served_from_cache() -> None:
