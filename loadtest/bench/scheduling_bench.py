@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from router.core import (
     Api,
     Candidate,
@@ -29,6 +31,7 @@ from router.core import (
 from router.plugins.builtin import builtin_registry
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
+from router.scheduling.cost import assumed
 from router.scheduling.scheduler import Scheduler
 
 BLOCKS, BLOCK = 256, 16
@@ -60,7 +63,17 @@ def _candidate(id_: str, role: Role, rng: random.Random) -> Candidate:
     )
     state = EndpointState(endpoint=Endpoint(id=id_, url="http://engine", role=role), metrics=metrics, block_size=BLOCK)
     inflight = Inflight(rng.randint(0, 30), rng.randint(0, 20_000), rng.randint(0, 90_000))
-    return Candidate(state, inflight, EndpointMatch(matched, matched), 0.5)
+    # As the engine model has it of a warm engine: work queued, answers under way, a full cache.
+    estimate = msgspec.structs.replace(
+        assumed(inflight),
+        capacity_tokens=450_000,
+        held_tokens=200_000,
+        coldest_at=-60.0,
+        head_s=0.2,
+        head_at=0.9,
+        prefill_confidence=1.0,
+    )
+    return Candidate(state, inflight, EndpointMatch(matched, matched), 0.5, estimate)
 
 
 def decision(scheduler: Scheduler, pool: Sequence[Candidate]) -> Callable[[], Decision]:

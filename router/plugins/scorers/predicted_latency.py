@@ -1,9 +1,9 @@
 """predicted-latency-scorer: the least predicted cost, learnt engine by engine. PURE.
 
-The cost is the predicted time to first token with the prompt's own work counted one and a half times, and what the choice does to
-others: answers under way, and prefixes it would evict (`router.scheduling.cost`). Candidates that cost no more than
-the least and `nearTie` of its time to first token are equal, so that the picker's rendezvous decides: cold prefixes
-spread, and routers agree without talking.
+The cost is the predicted time to first token, the prompt's own work counted one and a half times, and what the choice
+does to others: answers under way, and prefixes it would evict (`router.scheduling.cost`). Candidates that cost no more
+than the least and `nearTie` of its time to first token are equal, so that the picker's rendezvous decides: cold
+prefixes spread, and routers agree without talking.
 
 Where no engine model is kept, all engines are taken for slow and alike, and own in-flight counts stand for their work.
 """
