@@ -260,6 +260,11 @@ class Candidate(msgspec.Struct, frozen=True):
     def endpoint(self) -> Endpoint:
         return self.state.endpoint
 
+    def matched_tokens(self, prompt: TokenizedPrompt) -> int:
+        """Prompt tokens that the endpoint should find cached: it always computes at least the last token's block."""
+        size = prompt.block_size
+        return min(self.match.blocks * size, max(prompt.token_count - 1, 0) // size * size) if size else 0
+
     @property
     def id(self) -> str:
         return self.state.endpoint.id

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
-from typing import NamedTuple
 
 import msgspec
 
+from router.answering import Answer, Answering, DecodeLeg
 from router.core import Api, Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
 from router.errors import NoEndpoint, RouterError, UpstreamFailed, UpstreamTimeout
 from router.holders import ResponseHolders
 from router.inflight import InflightTracker, Lease
 from router.observability.events import Dispatched, FirstToken, LegFailed, Observer, Outcome
-from router.opening import Opening, hold
+from router.opening import hold
 from router.ports import (
     Clock,
     EndpointPool,
@@ -34,14 +33,10 @@ from router.ports import (
 )
 from router.retry_budget import RetryBudget
 from router.scheduling.cost import predicted_s
-from router.scheduling.explanation import short_form
 from router.trip import Trip
 from router.wire.headers import response_headers
 from router.wire.kv_transfer import ask_for_usage, decode_leg_body, hand_off, prefill_leg_body
-from router.wire.sse import Scanner, before_abort, scanner_for
-from router.wire.usage_stripper import UsageStripper
-
-_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,123})"')
+from router.wire.sse import scanner_for
 
 
 class LegSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,10 +80,10 @@ class Legs:
         self._index = index
         self._inflight = inflight
         self._observer = observer
-        self._holders = holders
         self._clock = clock
         self._rng = rng
         self._settings = settings
+        self._answering = Answering(observer, holders, clock, explains=settings.response_headers)
 
     async def prefill(self, trip: Trip, decision: Decision, prompt: TokenizedPrompt) -> bytes | None:
         """Runs the prefill leg. Returns the hand-off, or None: nobody could prefill, the decode endpoint does it.
@@ -110,7 +105,7 @@ class Legs:
                 lease.release()
             if params is not None:
                 trip.prefill_endpoint_id = candidate.id
-                trip.matched_tokens = _matched_tokens(candidate, prompt)
+                trip.matched_tokens = candidate.matched_tokens(prompt)
                 trip.prefill_s = self._clock() - started
                 return params
         return None
@@ -179,7 +174,7 @@ class Legs:
         for attempt, candidate in enumerate(attempts):
             trip.attempts = attempt + 1
             lease = self._take(candidate, prompt, output_tokens=self._expected_output(request), prefills=params is None)
-            leg = _DecodeLeg(candidate, lease, self._clock(), injected, params is None)
+            leg = DecodeLeg(candidate, lease, self._clock(), injected, params is None)
             try:
                 self._dispatched(request, Leg.DECODE, candidate, prompt, attempt, prefills=params is None)
                 failure = await self._attempt(trip, leg, prompt, body, attempt + 1 == len(attempts), reply)
@@ -193,7 +188,7 @@ class Legs:
         raise _no_answer(failure)
 
     async def _attempt(
-        self, trip: Trip, leg: _DecodeLeg, prompt: TokenizedPrompt, body: bytes, last: bool, reply: Reply
+        self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, body: bytes, last: bool, reply: Reply
     ) -> UpstreamError | None:
         """One endpoint asked. None: the client has its answer; else why not, and nothing has gone to the client."""
         request, candidate = trip.request, leg.candidate
@@ -219,7 +214,7 @@ class Legs:
                 return aborted
             if opening.failure == "empty" or (opening.failure is not None and not last):
                 return self._passed_over(request, candidate, opening.failure)
-            await self._answer(trip, leg, prompt, response, content_type, scanner, opening, reply)
+            await self._answer(trip, leg, prompt, Answer(response, content_type, scanner, opening), reply)
             return None
         finally:
             await response.close()
@@ -239,89 +234,14 @@ class Legs:
         pause_s = min(self._settings.backoff_s * 2.0 ** (attempt - 1), self._settings.backoff_most_s)
         await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
 
-    async def _answer(
-        self,
-        trip: Trip,
-        leg: _DecodeLeg,
-        prompt: TokenizedPrompt,
-        response: UpstreamResponse,
-        content_type: bytes,
-        scanner: Scanner,
-        opening: Opening,
-        reply: Reply,
-    ) -> None:
-        candidate = leg.candidate
-        trip.endpoint_id = candidate.id
-        trip.status = response.status
-        if trip.matched_tokens is None:
-            trip.matched_tokens = _matched_tokens(candidate, prompt)
-        if response.status < 500:
-            self._pool.report_success(candidate.endpoint)
-        stripper = UsageStripper() if leg.injected and content_type.startswith(b"text/event-stream") else None
-        headers = response_headers(response.headers, keep_length=stripper is None)
-        if self._settings.response_headers:
-            headers += _explaining(trip)
-        await reply.start(response.status, headers)
+    async def _answer(self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, answer: Answer, reply: Reply) -> None:
+        if answer.response.status < 500:
+            self._pool.report_success(leg.candidate.endpoint)
         try:
-            await self._pump(trip, leg, response, scanner, stripper, opening, reply)
-            found = scanner.result()
-            if found.aborted:
-                raise UpstreamAborted("the engine aborted the request")
+            await self._answering.give(trip, leg, prompt, answer, reply)
         except UpstreamError as error:
-            trip.outcome = Outcome.CUT
-            self._failed(trip.request, Leg.DECODE, candidate, error)
+            self._failed(trip.request, Leg.DECODE, leg.candidate, error)
             raise UpstreamFailed("The engine's answer broke off before its end.") from None
-        await reply.end(stripper.end() if stripper is not None else b"")
-        trip.output_tokens = found.output_tokens or None
-        if found.usage is not None:
-            trip.prompt_tokens, trip.cached_tokens = found.usage.prompt_tokens, found.usage.cached_tokens
-        if response.status >= 500 or found.error:
-            trip.outcome = Outcome.ENGINE_ERROR
-        else:
-            trip.outcome = Outcome.CLIENT_ERROR if response.status >= 400 else Outcome.OK
-
-    async def _pump(
-        self,
-        trip: Trip,
-        leg: _DecodeLeg,
-        response: UpstreamResponse,
-        scanner: Scanner,
-        stripper: UsageStripper | None,
-        opening: Opening,
-        reply: Reply,
-    ) -> None:
-        take, read, send, feed = response.read_nowait, response.read, reply.send, scanner.feed
-        head_of_responses = trip.request.api is Api.RESPONSES
-        chunk, content = opening.data, opening.content
-        if not chunk and (chunk := take() or await read()):
-            content = feed(chunk)
-        while chunk:
-            if content:
-                trip.first_token_at = now = self._clock()
-                leg.lease.first_token()
-                self._observer.on_first_token(
-                    FirstToken(
-                        request_id=trip.request.request_id,
-                        endpoint_id=leg.candidate.id,
-                        ttft_s=now - trip.request.arrived_at,
-                        since_dispatch_s=now - leg.dispatched_at,
-                        predicted_s=predicted_s(trip.prompt, leg.candidate, leg.dispatched_at, prefills=leg.prefills),
-                    )
-                )
-            if head_of_responses and (found := _RESPONSE_ID.search(chunk, 0, 4096)) is not None:
-                head_of_responses = False
-                self._holders.put(found.group(1).decode("ascii"), leg.candidate.id)
-            if scanner.aborted:
-                chunk = before_abort(chunk)
-            if stripper is not None:
-                chunk = stripper.feed(chunk)
-            if chunk:
-                await send(chunk)
-            if scanner.aborted:
-                break
-            if chunk := take() or await read():
-                content = feed(chunk)
-        trip.last_byte_at = self._clock()
 
     async def stored(self, trip: Trip, candidates: list[Candidate], reply: Reply) -> None:
         """Asks each endpoint in turn for a stored response; the last one's 404 is the client's."""
@@ -358,7 +278,7 @@ class Legs:
         raise _no_answer(failure)
 
     def _take(self, candidate: Candidate, prompt: TokenizedPrompt, *, output_tokens: int, prefills: bool) -> Lease:
-        uncached = max(prompt.token_count - _matched_tokens(candidate, prompt), 0) if prefills else 0
+        uncached = max(prompt.token_count - candidate.matched_tokens(prompt), 0) if prefills else 0
         return self._inflight.acquire(candidate.id, prefill_tokens=uncached, tokens=prompt.token_count + output_tokens)
 
     def _expected_output(self, request: InferenceRequest) -> int:
@@ -410,18 +330,6 @@ class Legs:
         self._observer.on_leg_failed(_leg_failed(request, leg, candidate, error.kind))
 
 
-class _DecodeLeg(NamedTuple):
-    """One attempt of the decode leg under way."""
-
-    candidate: Candidate
-    lease: Lease
-    dispatched_at: float
-    injected: bool
-    """The usage chunk was asked for by the router and is not the client's."""
-    prefills: bool
-    """The prompt is computed here, not handed over."""
-
-
 class EngineRefused(Exception):
     """The prefill engine refused the request itself: its answer is the client's."""
 
@@ -447,25 +355,6 @@ async def _whole(response: UpstreamResponse) -> bytes:
             raise UpstreamError(f"a prefill answer of more than {_MAX_PREFILL_ANSWER} bytes")
         pieces.append(chunk)
     return b"".join(pieces)
-
-
-def _matched_tokens(candidate: Candidate, prompt: TokenizedPrompt) -> int:
-    """Prompt tokens that the endpoint should find cached: it always computes at least the last token's block."""
-    size = prompt.block_size
-    if not size:
-        return 0
-    return min(candidate.match.blocks * size, max(prompt.token_count - 1, 0) // size * size)
-
-
-def _explaining(trip: Trip) -> list[tuple[bytes, bytes]]:
-    fields = [(b"x-kvrouter-endpoint", (trip.endpoint_id or "").encode("latin-1", "replace"))]
-    if trip.prefill_endpoint_id is not None:
-        fields.append((b"x-kvrouter-prefill-endpoint", trip.prefill_endpoint_id.encode("latin-1", "replace")))
-    fields.append((b"x-kvrouter-matched-tokens", str(trip.matched_tokens or 0).encode()))
-    if trip.request.routing_headers.get("x-kvrouter-explain") == "1" and trip.decision and trip.prompt:
-        line = short_form(trip.prompt, trip.decision, trip.request.arrived_at + (trip.tokenize_s or 0.0))
-        fields.append((b"x-kvrouter-decision", line.encode("latin-1", "replace")))
-    return fields
 
 
 def _leg_failed(request: InferenceRequest, leg: Leg, candidate: Candidate, kind: str) -> LegFailed:

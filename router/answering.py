@@ -1,0 +1,140 @@
+"""Giving one engine's answer to the client: its head, its bytes as they come, and what was learnt of it on the way.
+
+Runs once an endpoint has answered; from the first byte on there is no other endpoint to go to.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from router.core import Api, Candidate, TokenizedPrompt
+from router.holders import ResponseHolders
+from router.inflight import Lease
+from router.observability.events import FirstToken, Observer, Outcome
+from router.opening import Opening
+from router.ports import Clock, Reply, UpstreamAborted, UpstreamError, UpstreamResponse
+from router.scheduling.cost import predicted_s
+from router.scheduling.explanation import short_form
+from router.trip import Trip
+from router.wire.headers import response_headers
+from router.wire.sse import Scanner, before_abort
+from router.wire.usage_stripper import UsageStripper
+
+_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,123})"')
+
+
+class DecodeLeg(NamedTuple):
+    """One attempt of the decode leg under way."""
+
+    candidate: Candidate
+    lease: Lease
+    dispatched_at: float
+    injected: bool
+    """The usage chunk was asked for by the router and is not the client's."""
+    prefills: bool
+    """The prompt is computed here, not handed over."""
+
+
+class Answer(NamedTuple):
+    """An engine's answer whose beginning is known to be good."""
+
+    response: UpstreamResponse
+    content_type: bytes
+    scanner: Scanner
+    opening: Opening
+
+
+class Answering:
+    def __init__(self, observer: Observer, holders: ResponseHolders, clock: Clock, *, explains: bool) -> None:
+        """`explains`: put ``x-kvrouter-*`` on answers."""
+        self._observer = observer
+        self._holders = holders
+        self._clock = clock
+        self._explains = explains
+
+    async def give(self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, answer: Answer, reply: Reply) -> None:
+        """Raises `UpstreamError` when the answer breaks off or turns out to be aborted: the client must see the cut."""
+        response, scanner = answer.response, answer.scanner
+        trip.endpoint_id = leg.candidate.id
+        trip.status = response.status
+        if trip.matched_tokens is None:
+            trip.matched_tokens = leg.candidate.matched_tokens(prompt)
+        strips = leg.injected and answer.content_type.startswith(b"text/event-stream")
+        stripper = UsageStripper() if strips else None
+        headers = response_headers(response.headers, keep_length=stripper is None)
+        if self._explains:
+            headers += _explaining(trip)
+        await reply.start(response.status, headers)
+        try:
+            await self._pump(trip, leg, answer, stripper, reply)
+            found = scanner.result()
+            if found.aborted:
+                raise UpstreamAborted("the engine aborted the request")
+        except UpstreamError:
+            trip.outcome = Outcome.CUT
+            raise
+        await reply.end(stripper.end() if stripper is not None else b"")
+        trip.output_tokens = found.output_tokens or None
+        if found.usage is not None:
+            trip.prompt_tokens, trip.cached_tokens = found.usage.prompt_tokens, found.usage.cached_tokens
+        if response.status >= 500 or found.error:
+            trip.outcome = Outcome.ENGINE_ERROR
+        else:
+            trip.outcome = Outcome.CLIENT_ERROR if response.status >= 400 else Outcome.OK
+
+    async def _pump(
+        self,
+        trip: Trip,
+        leg: DecodeLeg,
+        answer: Answer,
+        stripper: UsageStripper | None,
+        reply: Reply,
+    ) -> None:
+        response, scanner, opening = answer.response, answer.scanner, answer.opening
+        take, read, send, feed = response.read_nowait, response.read, reply.send, scanner.feed
+        head_of_responses = trip.request.api is Api.RESPONSES
+        chunk, content = opening.data, opening.content
+        if not chunk and (chunk := take() or await read()):
+            content = feed(chunk)
+        while chunk:
+            if content:
+                self._first_token(trip, leg)
+            if head_of_responses and (found := _RESPONSE_ID.search(chunk, 0, 4096)) is not None:
+                head_of_responses = False
+                self._holders.put(found.group(1).decode("ascii"), leg.candidate.id)
+            if scanner.aborted:
+                chunk = before_abort(chunk)
+            if stripper is not None:
+                chunk = stripper.feed(chunk)
+            if chunk:
+                await send(chunk)
+            if scanner.aborted:
+                break
+            if chunk := take() or await read():
+                content = feed(chunk)
+        trip.last_byte_at = self._clock()
+
+    def _first_token(self, trip: Trip, leg: DecodeLeg) -> None:
+        trip.first_token_at = now = self._clock()
+        leg.lease.first_token()
+        self._observer.on_first_token(
+            FirstToken(
+                request_id=trip.request.request_id,
+                endpoint_id=leg.candidate.id,
+                ttft_s=now - trip.request.arrived_at,
+                since_dispatch_s=now - leg.dispatched_at,
+                predicted_s=predicted_s(trip.prompt, leg.candidate, leg.dispatched_at, prefills=leg.prefills),
+            )
+        )
+
+
+def _explaining(trip: Trip) -> list[tuple[bytes, bytes]]:
+    fields = [(b"x-kvrouter-endpoint", (trip.endpoint_id or "").encode("latin-1", "replace"))]
+    if trip.prefill_endpoint_id is not None:
+        fields.append((b"x-kvrouter-prefill-endpoint", trip.prefill_endpoint_id.encode("latin-1", "replace")))
+    fields.append((b"x-kvrouter-matched-tokens", str(trip.matched_tokens or 0).encode()))
+    if trip.request.routing_headers.get("x-kvrouter-explain") == "1" and trip.decision and trip.prompt:
+        line = short_form(trip.prompt, trip.decision, trip.request.arrived_at + (trip.tokenize_s or 0.0))
+        fields.append((b"x-kvrouter-decision", line.encode("latin-1", "replace")))
+    return fields
