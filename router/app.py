@@ -49,7 +49,7 @@ from router.settings import Settings
 from router.sharing import Alone, Sharing, SharingView, own_load
 from router.upstream.control import ControlClient
 from router.upstream.relay import Relay
-from router.views import Views
+from router.views import SeriesOfEndpoints, Views
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +149,7 @@ class App:
         )
         if metrics is not None:
             metrics.watch(views)
+            self.pool.add_observer(SeriesOfEndpoints(metrics))
             if self._shared is not None:
                 metrics.registry.register(SharingMetrics(SharingView(self._shared.index, self._shared.board)))
         self.metrics_page = views.metrics_page

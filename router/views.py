@@ -7,7 +7,7 @@ from typing import Any
 
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
-from router.core import EndpointState, Inflight
+from router.core import Endpoint, EndpointState, Inflight
 from router.indexing import Indexing
 from router.inflight import InflightTracker
 from router.loop import LoopLag
@@ -15,6 +15,7 @@ from router.observability.decisions import RecentDecisions
 from router.observability.metrics import IndexFigures, Metrics
 from router.observability.supervisor import Supervisor
 from router.pool.describe import describe
+from router.pool.observers import PoolObserver
 from router.pool.pool import Pool
 from router.ports import Clock
 
@@ -123,3 +124,13 @@ class Views:
                 entry["kv_events"] = followed.describe()
             shown.append(entry)
         return shown
+
+
+class SeriesOfEndpoints(PoolObserver):
+    """Drops an endpoint's metric series when it leaves the pool, so that churn does not grow the page."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def removed(self, endpoint: Endpoint) -> None:
+        self._metrics.forget_endpoint(endpoint.id)

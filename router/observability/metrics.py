@@ -139,7 +139,7 @@ class Metrics:
 
     def forget_endpoint(self, endpoint_id: str) -> None:
         """Drops the series of an endpoint that left the pool."""
-        for family in (self._dispatches, self._leg_failures):
+        for family in (self._dispatches, self._leg_failures, self._ttft_error):
             for labels in [values for values in family._metrics if values[0] == endpoint_id]:
                 family.remove(*labels)
 

@@ -112,8 +112,6 @@ class ServerSettings(Section):
     """Largest request body; a larger one is answered 413."""
     max_header_bytes: Count = 64 * 1024
     """Longest request head, request line and fields together; a longer one is answered 431."""
-    max_header_bytes: Count = 64 * 1024
-    """Longest request head, request line and fields together; a longer one is answered 431."""
     keepalive_s: Count = 75
     """How long a client's idle connection is kept; longer than balancers before the router keep theirs (60 s is usual),
     or they send a request on a connection that is just being closed."""

@@ -14,6 +14,7 @@ import pytest
 from loadtest.simulator import RunningEngine
 from loadtest.simulator.settings import EngineConfig, Faults
 from router.core import Endpoint
+from router.pool.spec import EndpointSpec
 from router.upstream.relay import Relay
 from tests.support.router import RunningRouter, client_of, endpoints, running_router
 from tests.support.simulator import FAST, engines, prefill_and_decode
@@ -308,6 +309,16 @@ async def test_health_readiness_and_documentation_need_no_network() -> None:
         await eventually(lambda: router.app.pool.snapshot()[0].health.value == "unhealthy", within_s=20)
         assert (await client.get("/ready")).status_code == 503
         assert (await client.post(CHAT, json=chat())).status_code == 503
+
+
+async def test_an_endpoint_that_leaves_takes_its_metrics_with_it() -> None:
+    async with engines(2) as running, running_router(endpoints(running)) as router, client_of(router) as client:
+        for number in range(6):
+            await client.post(CHAT, json=chat(f"q {number}", stream=True))
+        gone = router.endpoint_of(running[0])
+        assert f'endpoint="{gone}"' in (await client.get("/metrics")).text
+        router.app.pool.set_endpoints([EndpointSpec(url=running[1].url)])
+        assert f'endpoint="{gone}"' not in (await client.get("/metrics")).text
 
 
 async def test_browsers_are_let_in_only_from_configured_origins() -> None:

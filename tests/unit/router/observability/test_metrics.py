@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.core import Decision, EndpointState, Inflight, Leg, TokenizedPrompt, TokenSource
-from router.observability.events import Dispatched, LegFailed, Outcome
+from router.observability.events import Dispatched, FirstToken, LegFailed, Outcome
 from router.observability.metrics import IndexFigures, Metrics
 from tests.support.journey import endpoint, request
 from tests.support.observations import ended
@@ -92,6 +92,9 @@ def test_decisions_dispatches_and_failures_count_by_bounded_words() -> None:
 def test_an_endpoint_that_left_leaves_no_series() -> None:
     metrics = Metrics("1")
     for name in ("a", "b"):
+        metrics.on_first_token(
+            FirstToken(request_id="r", endpoint_id=name, ttft_s=1.0, since_dispatch_s=1.0, predicted_s=0.5)
+        )
         metrics.on_dispatch(Dispatched(request_id="r", leg=Leg.DECODE, endpoint_id=name, attempt=0))
     metrics.forget_endpoint("a")
     page = metrics.render()
