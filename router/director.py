@@ -32,7 +32,7 @@ from router.inflight import InflightTracker
 from router.legs import EngineRefused, Legs
 from router.observability.events import Observer, Outcome
 from router.pool.models import serving
-from router.ports import Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization
+from router.ports import CUT, Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization
 from router.scheduling.explanation import explain as explanation
 from router.scheduling.scheduler import Scheduler
 from router.trip import Trip
@@ -92,8 +92,8 @@ class Director:
         except RouterError as error:
             self._note_refusal(trip, error)
             raise
-        except asyncio.CancelledError:
-            trip.outcome = trip.outcome or Outcome.CLIENT_GONE
+        except asyncio.CancelledError as cancelled:
+            trip.outcome = trip.outcome or (Outcome.CUT if CUT in cancelled.args else Outcome.CLIENT_GONE)
             raise
         finally:
             self._observer.on_end(trip.ended(self._clock()))

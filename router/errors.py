@@ -53,6 +53,9 @@ class InvalidRequest(RouterError):
 class Unauthorized(RouterError):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"www-authenticate", b"Bearer")]
+
 
 class NotFound(RouterError):
     status, type = 404, "not_found_error"
@@ -64,6 +67,14 @@ class ModelNotFound(NotFound):
 
 class MethodNotAllowed(RouterError):
     status, type = 405, "invalid_request_error"
+
+    def __init__(self, message: str, *, allow: str | None = None) -> None:
+        """`allow`: the methods of that path, for the field that a 405 must carry."""
+        super().__init__(message)
+        self.allow = allow
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), *([] if self.allow is None else [(b"allow", self.allow.encode())])]
 
 
 class PayloadTooLarge(RouterError):

@@ -112,6 +112,10 @@ class Upstream(Protocol):
         ...
 
 
+CUT = "cut by the router"
+"""Why the router itself cancels a journey (shutdown); every other cancellation is the client's leaving."""
+
+
 class Reply(Protocol):
     """The client's side of one exchange. Calls wait while the client reads slowly."""
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from router.errors import PayloadTooLarge, RouterError, ShuttingDown
+from router.ports import CUT
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -103,7 +104,7 @@ class Exchange:
     def cut(self) -> None:
         if self._task is not None and not self._cut:
             self._cut = True
-            self._task.cancel()
+            self._task.cancel(CUT)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.started = True

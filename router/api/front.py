@@ -131,7 +131,7 @@ class Front:
             self.keys.authorize(headers)
             method: str = scope["method"]
             if method != "POST" and not (response_id is not None and method in ("GET", "DELETE")):
-                raise MethodNotAllowed(f"{method} is not allowed on {path}; use POST.")
+                raise MethodNotAllowed(f"{method} is not allowed on {path}; use POST.", allow="POST")
             self._lifecycle.enter(exchange)
             try:
                 body = await exchange.read_body(declared, self._settings.max_body_bytes)

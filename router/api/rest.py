@@ -98,12 +98,12 @@ def _json(value: Any, status: int = 200) -> Response:
 def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str, siblings: Siblings) -> APIRouter:
     routes = APIRouter(tags=["operations"])
 
-    @routes.get("/health")
+    @routes.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         """Liveness: the process answers. Says nothing about engines."""
         return _json({"status": "ok"})
 
-    @routes.get("/ready")
+    @routes.api_route("/ready", methods=["GET", "HEAD"])
     async def ready() -> Response:
         """Readiness: not draining, and some endpoint that may decode is not down."""
         family = await siblings.readiness()
@@ -116,11 +116,11 @@ def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str, sib
         shown = {"status": "ready" if able else "no endpoint", "endpoints": able, **family.shown}
         return _json(shown, 200 if able else 503)
 
-    @routes.get("/version")
+    @routes.api_route("/version", methods=["GET", "HEAD"])
     async def version() -> Response:
         return _json({"version": view.version})
 
-    @routes.get("/metrics")
+    @routes.api_route("/metrics", methods=["GET", "HEAD"])
     async def metrics() -> Response:
         page = view.metrics_page()
         if page is None:
@@ -182,7 +182,7 @@ def _inference_schema() -> APIRouter:
     routes = APIRouter(tags=["inference"])
 
     async def not_here(request: Request) -> Response:
-        raise MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; use POST.")
+        raise MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; use POST.", allow="POST")
 
     stored = ["/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"]
     for path in PATHS:
@@ -225,7 +225,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if status == 404:
         return _answer(NotFound(f"There is nothing at {path}; the paths served are listed at /docs."))
     if status == 405:
-        return _answer(MethodNotAllowed(f"{request.method} is not allowed on {path}."))
+        allow = (getattr(error, "headers", None) or {}).get("Allow")
+        return _answer(MethodNotAllowed(f"{request.method} is not allowed on {path}.", allow=allow))
     return _answer(RouterError("The request could not be served."))
 
 

@@ -28,7 +28,7 @@ class Outcome(StrEnum):
     UPSTREAM_ERROR = "upstream_error"
     """No endpoint could be reached, or all failed before the first byte."""
     CUT = "cut"
-    """The engine's answer broke off after its first byte."""
+    """The answer broke off after its first byte, or the router ended before it did."""
 
 
 class Dispatched(msgspec.Struct, frozen=True, kw_only=True):

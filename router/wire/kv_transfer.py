@@ -27,8 +27,8 @@ _ONE_TOKEN: dict[Api, dict[str, bytes]] = {
     Api.CHAT: {"max_tokens": b"1", "max_completion_tokens": b"1", "min_tokens": b"1"},
     Api.COMPLETIONS: {"max_tokens": b"1", "min_tokens": b"1"},
     Api.RESPONSES: {"max_output_tokens": b"1"},
-    Api.MESSAGES: {"max_tokens": b"1"},
 }
+"""Not ``/v1/messages``: its answers carry no ``kv_transfer_params``, so there is nothing to hand over."""
 
 
 def can_disaggregate(api: Api, fields: Mapping[str, Any], n: int = 1) -> bool:

@@ -301,6 +301,8 @@ async def test_health_readiness_and_documentation_need_no_network() -> None:
     async with engines(1) as running, running_router(endpoints(running)) as router, client_of(router) as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/ready")).status_code == 200
+        for path in ("/health", "/ready", "/metrics"):
+            assert (await client.head(path)).status_code == 200
         page = (await client.get("/docs")).text
         assert "https://" not in page
         schema = (await client.get("/openapi.json")).json()

@@ -9,9 +9,9 @@ from router.errors import ModelNotFound, Overloaded, RouterError
 
 @pytest.mark.parametrize("kind", [RouterError, *RouterError.__subclasses__(), ModelNotFound])
 def test_every_refusal_has_openais_shape(kind: type[RouterError]) -> None:
-    error = kind("words", param="model")
+    error = kind("words")
     assert json.loads(error.body()) == {
-        "error": {"message": "words", "type": kind.type, "param": "model", "code": kind.code or kind.status}
+        "error": {"message": "words", "type": kind.type, "param": None, "code": kind.code or kind.status}
     }
     assert 400 <= error.status < 600
 

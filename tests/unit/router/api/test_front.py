@@ -98,6 +98,7 @@ async def test_a_trailing_slash_is_served_in_place() -> None:
 async def test_another_method_is_refused_in_openais_shape() -> None:
     answer = await AsgiClient(front(FakeJourney())).request("GET", "/v1/chat/completions")
     assert answer.status == 405
+    assert answer.headers[b"allow"] == b"POST"
     assert json.loads(answer.body)["error"]["type"] == "invalid_request_error"
 
 

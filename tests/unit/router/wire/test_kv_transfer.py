@@ -53,7 +53,6 @@ def test_the_prefill_leg_asks_for_one_unstreamed_token_and_keeps_the_blocks() ->
     [
         (Api.COMPLETIONS, {"max_tokens", "min_tokens"}),
         (Api.RESPONSES, {"max_output_tokens"}),
-        (Api.MESSAGES, {"max_tokens"}),
     ],
 )
 def test_each_api_is_limited_under_its_own_names(api: Api, limits: set[str]) -> None:
