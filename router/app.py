@@ -18,7 +18,7 @@ import uvloop
 from router import assembly
 from router.api.front import Front
 from router.api.lifecycle import Lifecycle
-from router.api.rest import OnlyChild, Siblings, create_rest
+from router.api.rest import Given, OnlyChild, Rest, Siblings
 from router.capacity.engine_model import EngineModels
 from router.controls import PoolCalls
 from router.core import Leg
@@ -154,7 +154,7 @@ class App:
                 metrics.registry.register(SharingMetrics(SharingView(self._shared.index, self._shared.board)))
         self.metrics_page = views.metrics_page
         self.front = Front(
-            rest=create_rest(views, self.lifecycle, CONTENT_TYPE, siblings or OnlyChild()),
+            rest=Rest(Given(views, self.lifecycle, siblings or OnlyChild(), CONTENT_TYPE)),
             journey=self.director,
             lifecycle=self.lifecycle,
             keys=assembly.key_ring(settings),

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
+from router.api.exchange import Receive, Send
 from router.api.front import PATHS
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
@@ -73,94 +74,123 @@ class OnlyChild:
         return Readiness(draining=False, shown={})
 
 
-def create_rest(view: View, lifecycle: Lifecycle, metrics_content_type: str, siblings: Siblings) -> FastAPI:
-    """The application, with its error handlers in OpenAI's shape."""
-    app: FastAPI = FastAPIOffline(
-        title="kvrouter",
-        version=view.version,
-        summary="A KV-cache-aware router for LLM inference.",
-        redirect_slashes=False,
-        redoc_url=None,
-    )
-    app.include_router(_operations(view, lifecycle, metrics_content_type, siblings))
-    app.include_router(_models(view))
-    app.include_router(_inference_schema())
-    app.add_exception_handler(RouterError, _router_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected)
-    return app
+class Given(NamedTuple):
+    """What routes work with."""
+
+    view: View
+    lifecycle: Lifecycle
+    siblings: Siblings
+    metrics_content_type: str
+
+
+class Rest:
+    """The application as ASGI, with its error handlers in OpenAI's shape.
+
+    FastAPI remembers every route function for the life of the process. So routes close over nothing, and get what
+    they work with from the request: a router that is closed is then forgotten whole.
+    """
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self._app = app = FastAPIOffline(
+            title="kvrouter",
+            version=given.view.version,
+            summary="A KV-cache-aware router for LLM inference.",
+            redirect_slashes=False,
+            redoc_url=None,
+        )
+        for routes in (_operations, _models, _inference):
+            app.include_router(routes)
+        app.add_exception_handler(RouterError, _router_error)
+        app.add_exception_handler(HTTPException, _http_error)
+        app.add_exception_handler(Exception, _unexpected)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        scope[_GIVEN] = self._given
+        await self._app(scope, receive, send)
+
+
+_GIVEN = "kvrouter.given"
+
+
+def _given(request: Request) -> Given:
+    given: Given = request.scope[_GIVEN]
+    return given
+
+
+def _authorized(request: Request) -> None:
+    _given(request).view.keys().authorize(request.headers.raw)
+
+
+FromRequest = Annotated[Given, Depends(_given)]
 
 
 def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-def _operations(view: View, lifecycle: Lifecycle, metrics_content_type: str, siblings: Siblings) -> APIRouter:
-    routes = APIRouter(tags=["operations"])
-
-    @routes.api_route("/health", methods=["GET", "HEAD"])
-    async def health() -> Response:
-        """Liveness: the process answers. Says nothing about engines."""
-        return _json({"status": "ok"})
-
-    @routes.api_route("/ready", methods=["GET", "HEAD"])
-    async def ready() -> Response:
-        """Readiness: not draining, and some endpoint that may decode is not down."""
-        family = await siblings.readiness()
-        if lifecycle.draining or family.draining:
-            return _json({"status": "draining"}, 503)
-        able = sum(
-            state.health in (Health.HEALTHY, Health.UNKNOWN) and state.endpoint.role.value != "prefill"
-            for state in view.states()
-        )
-        shown = {"status": "ready" if able else "no endpoint", "endpoints": able, **family.shown}
-        return _json(shown, 200 if able else 503)
-
-    @routes.api_route("/version", methods=["GET", "HEAD"])
-    async def version() -> Response:
-        return _json({"version": view.version})
-
-    @routes.api_route("/metrics", methods=["GET", "HEAD"])
-    async def metrics() -> Response:
-        page = view.metrics_page()
-        if page is None:
-            raise NotFound("Metrics are switched off (metrics.enabled).")
-        return Response(await siblings.metrics(page), media_type=metrics_content_type)
-
-    @routes.get("/debug/endpoints")
-    async def endpoints(request: Request) -> Response:
-        """Every endpoint as the router sees it now."""
-        view.keys().authorize(request.headers.raw)
-        return _json({"endpoints": view.describe()})
-
-    @routes.get("/debug/decisions")
-    async def decisions(request: Request) -> Response:
-        """The last decisions, newest first: predicted and realised time to first token, outcome. No prompts."""
-        view.keys().authorize(request.headers.raw)
-        return _json({"decisions": view.decisions()})
-
-    return routes
+_operations = APIRouter(tags=["operations"])
+_models = APIRouter(tags=["models"], dependencies=[Depends(_authorized)])
+_inference = APIRouter(tags=["inference"])
 
 
-def _models(view: View) -> APIRouter:
-    routes = APIRouter(tags=["models"])
+@_operations.api_route("/health", methods=["GET", "HEAD"])
+async def health() -> Response:
+    """Liveness: the process answers. Says nothing about engines."""
+    return _json({"status": "ok"})
 
-    def authorized(request: Request) -> None:
-        view.keys().authorize(request.headers.raw)
 
-    @routes.get("/v1/models", dependencies=[Depends(authorized)])
-    async def models() -> Response:
-        """Models over all endpoints, aliases and LoRA adapters included."""
-        return Response(listing(view.states()), media_type="application/json")
+@_operations.api_route("/ready", methods=["GET", "HEAD"])
+async def ready(given: FromRequest) -> Response:
+    """Readiness: not draining, and some endpoint that may decode is not down."""
+    family = await given.siblings.readiness()
+    if given.lifecycle.draining or family.draining:
+        return _json({"status": "draining"}, 503)
+    able = sum(
+        state.health in (Health.HEALTHY, Health.UNKNOWN) and state.endpoint.role.value != "prefill"
+        for state in given.view.states()
+    )
+    shown = {"status": "ready" if able else "no endpoint", "endpoints": able, **family.shown}
+    return _json(shown, 200 if able else 503)
 
-    @routes.get("/v1/models/{model:path}", dependencies=[Depends(authorized)])
-    async def model(model: Annotated[str, "a model id; may hold slashes"]) -> Response:
-        card = merged(view.states()).get(model)
-        if card is None:
-            raise ModelNotFound(f"The model `{model[:200]}` does not exist.", param="model")
-        return Response(card.raw, media_type="application/json")
 
-    return routes
+@_operations.api_route("/version", methods=["GET", "HEAD"])
+async def version(given: FromRequest) -> Response:
+    return _json({"version": given.view.version})
+
+
+@_operations.api_route("/metrics", methods=["GET", "HEAD"])
+async def metrics(given: FromRequest) -> Response:
+    page = given.view.metrics_page()
+    if page is None:
+        raise NotFound("Metrics are switched off (metrics.enabled).")
+    return Response(await given.siblings.metrics(page), media_type=given.metrics_content_type)
+
+
+@_operations.get("/debug/endpoints", dependencies=[Depends(_authorized)])
+async def endpoints(given: FromRequest) -> Response:
+    """Every endpoint as the router sees it now."""
+    return _json({"endpoints": given.view.describe()})
+
+
+@_operations.get("/debug/decisions", dependencies=[Depends(_authorized)])
+async def decisions(given: FromRequest) -> Response:
+    """The last decisions, newest first: predicted and realised time to first token, outcome. No prompts."""
+    return _json({"decisions": given.view.decisions()})
+
+
+@_models.get("/v1/models")
+async def models(given: FromRequest) -> Response:
+    """Models over all endpoints, aliases and LoRA adapters included."""
+    return Response(listing(given.view.states()), media_type="application/json")
+
+
+@_models.get("/v1/models/{model:path}")
+async def model(given: FromRequest, model: Annotated[str, "a model id; may hold slashes"]) -> Response:
+    card = merged(given.view.states()).get(model)
+    if card is None:
+        raise ModelNotFound(f"The model `{model[:200]}` does not exist.", param="model")
+    return Response(card.raw, media_type="application/json")
 
 
 _BODY = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
@@ -177,37 +207,37 @@ _ANSWER = {
 }
 
 
-def _inference_schema() -> APIRouter:
-    """Routes for the schema; a request gets here only with a method that the front leaves alone."""
-    routes = APIRouter(tags=["inference"])
+async def not_here(request: Request) -> Response:
+    """Inference paths stand in the schema; a request gets here only with a method that the front leaves alone."""
+    raise MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; use POST.", allow="POST")
 
-    async def not_here(request: Request) -> Response:
-        raise MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; use POST.", allow="POST")
 
-    stored = ["/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"]
+def _name(method: str, path: str) -> str:
+    return method + "_" + path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
+
+
+def _list_inference_paths() -> None:
     for path in PATHS:
-        routes.add_api_route(
+        _inference.add_api_route(
             path,
             not_here,
             methods=["POST"],
             name=_name("post", path),
             openapi_extra={"requestBody": _BODY, "responses": _ANSWER},
         )
-    for path, methods in zip(stored, (["GET", "DELETE"], ["POST"]), strict=True):
-        for method in methods:
-            parameter = {"name": "response_id", "in": "path", "required": True, "schema": {"type": "string"}}
-            routes.add_api_route(
-                path,
-                not_here,
-                methods=[method],
-                name=_name(method.lower(), path),
-                openapi_extra={"parameters": [parameter], "responses": _ANSWER},
-            )
-    return routes
+    parameter = {"name": "response_id", "in": "path", "required": True, "schema": {"type": "string"}}
+    stored = "/v1/responses/{response_id}"
+    for method, path in (("GET", stored), ("DELETE", stored), ("POST", f"{stored}/cancel")):
+        _inference.add_api_route(
+            path,
+            not_here,
+            methods=[method],
+            name=_name(method.lower(), path),
+            openapi_extra={"parameters": [parameter], "responses": _ANSWER},
+        )
 
 
-def _name(method: str, path: str) -> str:
-    return method + "_" + path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
+_list_inference_paths()
 
 
 def _answer(error: RouterError) -> Response:
