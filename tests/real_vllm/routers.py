@@ -50,6 +50,17 @@ async def eventually(condition: Callable[[], Any], what: str, within_s: float = 
         raise AssertionError(f"not within {within_s:.0f} s: {what}") from None
 
 
+async def reports(engine: Engine, metric: str, value: float, within_s: float = WAIT_S) -> None:
+    """Returns when the engine's metric has this value. Asks from a thread: the router shares this loop."""
+    seen: float | None = None
+    try:
+        async with asyncio.timeout(within_s):
+            while (seen := await asyncio.to_thread(engine.metric, metric)) != value:
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{metric} of {engine.spec.name} is {seen}, not {value}, after {within_s:.0f} s") from None
+
+
 async def exact(router: RunningRouter, ranks: int | None = None) -> None:
     """Returns when the router follows every endpoint's KV events (or `ranks` of them) without a hole."""
     wanted = ranks if ranks is not None else len(router.app.pool.snapshot())

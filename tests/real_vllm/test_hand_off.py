@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
@@ -16,7 +15,7 @@ import pytest
 
 from tests.real_vllm.conftest import LEASE_S
 from tests.real_vllm.engines import BLOCK, Engine
-from tests.real_vllm.routers import client_of, eventually, exact, router_over
+from tests.real_vllm.routers import client_of, eventually, exact, healthy, reports, router_over
 from tests.real_vllm.workload import CHAT, COMPLETIONS, TOOL, numbers
 from tests.support.router import RunningRouter
 
@@ -189,7 +188,7 @@ async def test_a_client_that_leaves_before_the_first_token(disaggregated: list[E
 async def test_a_client_that_leaves_amid_the_answer(disaggregated: list[Engine], stream: bool) -> None:
     async with pair_of(disaggregated) as pair:
         asking = ask(pair, chat(stream=stream, max_tokens=3000))
-        await eventually(lambda: pair.decode.metric("vllm:num_requests_running") == 1, "it is being decoded")
+        await reports(pair.decode, "vllm:num_requests_running", 1, within_s=120)
         await leave(asking)
         await eventually(lambda: pair.idle, "the router is idle")
         await nothing_runs(pair)
@@ -220,9 +219,7 @@ async def test_a_prefill_engine_that_dies_amid_its_leg_and_stays_away(disaggrega
         assert slowest < 30
         pair.prefill.start()
         await asyncio.to_thread(pair.prefill.ready)
-        await eventually(
-            lambda: all(one.health.value == "healthy" for one in pair.router.app.pool.snapshot()), "healthy"
-        )
+        await healthy(pair.router)
         path, body = chat()
         answer = await pair.client.post(path, json=body)
         assert answer.status_code == 200, answer.text
@@ -282,18 +279,12 @@ async def nothing_runs(pair: Pair) -> None:
     """No request is left on either engine, and what the prefill engine pinned it lets go within its lease."""
     for engine in (pair.prefill, pair.decode):
         for metric in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
-            await eventually(partial(is_zero, engine, metric), f"{metric} of {engine.spec.name} is 0")
+            await reports(engine, metric, 0)
     await blocks_freed(pair.prefill)
 
 
-def is_zero(engine: Engine, metric: str) -> bool:
-    return engine.metric(metric) == 0
-
-
 async def blocks_freed(engine: Engine) -> None:
-    await eventually(
-        lambda: engine.metric("vllm:kv_cache_usage_perc") == 0, "no block is pinned", within_s=LEASE_S * 2 + 30
-    )
+    await reports(engine, "vllm:kv_cache_usage_perc", 0, within_s=LEASE_S * 2 + 30)
 
 
 def plain(answer: httpx.Response) -> list[str]:
