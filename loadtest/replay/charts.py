@@ -6,6 +6,7 @@ Needs pygal, which comes with ``kvrouter[loadtest]``.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from xml.etree.ElementTree import tostring
 
@@ -15,6 +16,9 @@ from pygal.style import Style  # type: ignore[import-untyped]
 from loadtest.replay.report import Report
 from loadtest.replay.results import Result, Run, Window, quantile
 from router.observability.events import Outcome
+
+# pygal leaves an import hook of the old protocol behind, of which every later import would warn.
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "PluginImportFixer"]
 
 _POINTS = 120
 _BINS = 40

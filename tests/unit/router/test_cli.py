@@ -98,7 +98,7 @@ class TestBadInput:
             (["serve", ENGINE, "--port", "x"], "Invalid value for '--port'"),
             (["serve", ENGINE, "--port", "70000"], "server.port (command line) must be at most 65535, not 70000"),
             (["serve", ENGINE, "--log-level", "loud"], "log.level (command line) must be 'debug', 'info'"),
-            (["serve", ENGINE, "--redis", "localhost"], "redis.url (command line) must be a redis://"),
+            (["serve", ENGINE, "--redis", "localhost"], "redis.url (command line) has no scheme: write redis://"),
             (["serve", ENGINE, "--api-key", ""], "server.api_keys (command line) holds an empty key"),
             (["serve", "--prefill", ENGINE], "endpoints has only role prefill"),
             (["serve", "--config", "/nowhere.yaml"], "the configuration file /nowhere.yaml cannot be read"),
