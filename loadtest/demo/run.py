@@ -106,7 +106,8 @@ def router_config(options: Options, urls: Sequence[str]) -> dict[str, Any]:
         ],
         "tokenization": {"default": str(TOKENIZER_PATH)},
         "scheduling": {
-            "plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": UNCACHED_TOKENS}}]
+            "plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": UNCACHED_TOKENS}}],
+            "decider": "prefix-based-pd-decider",
         },
     }
 

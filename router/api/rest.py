@@ -134,13 +134,15 @@ _models = APIRouter(tags=["models"], dependencies=[Depends(_authorized)])
 _inference = APIRouter(tags=["inference"])
 
 
-@_operations.api_route("/health", methods=["GET", "HEAD"])
+@_operations.head("/health", include_in_schema=False)
+@_operations.get("/health")
 async def health() -> Response:
     """Liveness: the process answers. Says nothing about engines."""
     return _json({"status": "ok"})
 
 
-@_operations.api_route("/ready", methods=["GET", "HEAD"])
+@_operations.head("/ready", include_in_schema=False)
+@_operations.get("/ready")
 async def ready(given: FromRequest) -> Response:
     """Readiness: not draining, and some endpoint that may decode is not down."""
     family = await given.siblings.readiness()
@@ -154,12 +156,14 @@ async def ready(given: FromRequest) -> Response:
     return _json(shown, 200 if able else 503)
 
 
-@_operations.api_route("/version", methods=["GET", "HEAD"])
+@_operations.head("/version", include_in_schema=False)
+@_operations.get("/version")
 async def version(given: FromRequest) -> Response:
     return _json({"version": given.view.version})
 
 
-@_operations.api_route("/metrics", methods=["GET", "HEAD"])
+@_operations.head("/metrics", include_in_schema=False)
+@_operations.get("/metrics")
 async def metrics(given: FromRequest) -> Response:
     page = given.view.metrics_page()
     if page is None:

@@ -92,7 +92,6 @@ async def test_pds_05_every_path_that_generates_is_disaggregated_and_counted(str
         CHAT: {"messages": [{"role": "user", "content": LONG}]},
         COMPLETIONS: {"prompt": LONG},
         "/v1/responses": {"input": LONG},
-        "/v1/messages": {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5},
     }
     async with pd_field([serve], [serve]) as at:
         for path, body in bodies.items():
@@ -104,6 +103,16 @@ async def test_pds_05_every_path_that_generates_is_disaggregated_and_counted(str
         assert await at.metric("kvrouter_decisions_total", reason="pd") + await at.metric(
             "kvrouter_decisions_total", reason="pd-always"
         ) == len(bodies)
+
+
+async def test_pds_05_a_path_whose_answers_carry_no_hand_off_is_served_whole_and_counted() -> None:
+    body = {"model": "stub", "messages": [{"role": "user", "content": LONG}], "max_tokens": 5}
+    async with pd_field([serve], [serve]) as at:
+        assert (await at.client.post("/v1/messages", json=body)).status_code == 200
+        prefill, decode = at.engines
+        assert prefill.calls == []
+        assert [call.path for call in decode.calls] == ["/v1/messages"]
+        assert await at.metric("kvrouter_decisions_total", reason="pd-unsupported") == 1
 
 
 async def test_pds_06_usage_is_the_decoders_and_the_same_streamed_or_not() -> None:
