@@ -44,11 +44,18 @@ def idle(router: RunningRouter) -> bool:
 
 
 async def test_two_hundred_concurrent_streams_are_byte_identical_to_what_the_engines_sent() -> None:
-    async with prefill_and_decode(2, 2) as (prefill, decode), running_router(endpoints((), prefill, decode)) as router:
+    async with (
+        prefill_and_decode(2, 2) as (prefill, decode),
+        running_router(
+            endpoints((), prefill, decode),
+            scheduling__plugins=[{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": 64}}],
+            scheduling__decider="prefix-based-pd-decider",
+        ) as router,
+    ):
         relay = Relay()
         target = Endpoint(id="router", url=router.url)
 
-        async def one(number: int) -> tuple[str, str, str]:
+        async def one(number: int) -> tuple[str, str, str, bool]:
             body = json.dumps(
                 chat(f"question {number} " * (1 + number % 2 * 120), stream=True, max_tokens=100, ignore_eos=True)
             )
@@ -61,17 +68,20 @@ async def test_two_hundred_concurrent_streams_are_byte_identical_to_what_the_eng
                 last = piece
             assert last.endswith(b"data: [DONE]\n\n")
             await answer.close()
-            return f"r{number}", dict(answer.headers)[b"x-kvrouter-endpoint"].decode(), digest.hexdigest()
+            fields = dict(answer.headers)
+            apart = b"x-kvrouter-prefill-endpoint" in fields
+            return f"r{number}", fields[b"x-kvrouter-endpoint"].decode(), digest.hexdigest(), apart
 
         served = await asyncio.gather(*(one(number) for number in range(200)))
         await relay.aclose()
         by_id = {router.endpoint_of(engine): engine for engine in decode}
         async with httpx.AsyncClient(trust_env=False, verify=False) as direct:
-            for request_id, endpoint, digest in served:
+            for request_id, endpoint, digest, _ in served:
                 entry = (await direct.get(f"{by_id[endpoint].url}/sim/requests/{request_id}")).json()
                 assert (entry["sha256"], entry["status"]) == (digest, 200)
-        assert {endpoint for _, endpoint, _ in served} == set(by_id)
+        assert {endpoint for _, endpoint, _, _ in served} == set(by_id)
         assert router.app.inflight.snapshot() == {}
+        assert sum(apart for *_, apart in served) == 100
 
 
 async def test_the_second_turn_goes_where_its_prefix_is_and_is_served_from_cache() -> None:
