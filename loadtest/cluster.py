@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import httpx
 import yaml
 
 from loadtest.demo.children import Child, ChildFailed
+from loadtest.ports import free_ports
 
 _START_S = 60.0
 _STOP_S = 10.0
@@ -47,20 +47,6 @@ def cluster(count: int, simulator: Mapping[str, Any], config: Mapping[str, Any])
         serve = ["router", "serve", *engines, "--config", str(file), "--port", str(port + count)]
         wait_for(start_child(stack, "router", serve, folder), [f"{router}/ready"])
         yield Cluster(router, engines)
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nobody listens on now. Raises OSError when there are none."""
-    for _ in range(100):
-        with ExitStack() as held:
-            first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            try:
-                for port in range(first + 1, first + count):
-                    held.enter_context(socket.create_server(("127.0.0.1", port)))
-            except (OSError, OverflowError):
-                continue
-            return int(first)
-    raise OSError(f"no {count} free ports in a row")
 
 
 def start_child(stack: ExitStack, name: str, arguments: Sequence[str], folder: Path) -> Child:

@@ -32,9 +32,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.cluster import free_ports, start_child, wait_for
+from loadtest.cluster import start_child, wait_for
 from loadtest.compare import cache_counts, metric
 from loadtest.demo.children import Child, ChildFailed
+from loadtest.ports import free_ports
 from loadtest.profile import LoadProfile, ProfileError, load_profile
 from loadtest.shapes import script
 
@@ -50,6 +51,8 @@ class Many(NamedTuple):
     routers: tuple[str, ...]
     children: tuple[Child, ...]
     engines: tuple[str, ...]
+    namespace: str
+    """What their keys in the Redis begin with."""
 
 
 class Outcome(NamedTuple):
@@ -108,7 +111,7 @@ def many(count: int, engine_count: int, simulator: dict[str, Any], redis: str | 
             children.append(start_child(stack, f"router{number}", serve, folder))
         for child, router in zip(children, routers, strict=True):
             wait_for(child, [f"{router}/ready"])
-        yield Many(routers, tuple(children), engines)
+        yield Many(routers, tuple(children), engines, f"many{port}")
 
 
 class Run:

@@ -23,7 +23,8 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.cluster import free_ports, start_child, wait_for
+from loadtest.cluster import start_child, wait_for
+from loadtest.ports import free_ports
 from loadtest.simulator import TOKENIZER_PATH
 from router.core import Endpoint
 from router.upstream.relay import Relay

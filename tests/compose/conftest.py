@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.compose import Compose, free_port, stand_ins
+from loadtest.ports import free_ports
+from tests.support.compose import Compose, stand_ins
 
 BASE_IMAGES = ["python:3.12-slim", "redis:7-alpine"]
 
@@ -18,7 +19,7 @@ BASE_IMAGES = ["python:3.12-slim", "redis:7-alpine"]
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Compose]:
     """All six services, healthy."""
-    compose = Compose(project=f"kvrouter-check-{os.getpid()}", port=free_port())
+    compose = Compose(project=f"kvrouter-check-{os.getpid()}", port=free_ports(1))
     try:
         compose.up()
         yield compose

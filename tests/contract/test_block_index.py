@@ -13,8 +13,8 @@ from kvindex import BlockIndex, Match, MemoryIndex, Mode, Tier
 from kvindex.redis_index import RedisIndex
 from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
+from loadtest.redis_server import RedisServer
 from tests.support.kvindex import Clock, NaiveIndex
-from tests.support.kvindex_redis import RedisServer
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000/1"
 CHAIN = [11, 22, 33, 44, 55, 66, 77, 88]

@@ -18,6 +18,7 @@ import pytest
 
 from loadtest.demo.children import plain_environment
 from loadtest.demo.status import read_status
+from loadtest.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(180)
@@ -64,15 +65,9 @@ class Demo:
         return code
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
 @pytest.fixture
 def demo() -> Iterator[Demo]:
-    running = Demo(free_port())
+    running = Demo(free_ports(1))
     try:
         assert running.ready.wait(120)
         assert running.process.poll() is None, running.text

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from loadtest.redis_groups import ClusterServers, WatchedServers
+from loadtest.redis_server import RedisServer
 from loadtest.simulator import RunningEngine
-from tests.support.kvindex_redis import RedisServer
-from tests.support.kvindex_redis_many import ClusterServers, WatchedServers
 from tests.support.router import RunningRouter, client_of, endpoints, running_router
 from tests.support.simulator import engines
 

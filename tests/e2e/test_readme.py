@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from loadtest.demo.children import plain_environment
+from loadtest.ports import free_ports
 from tests.support.simulator import FAST, engines
 
 ROOT = Path(__file__).parents[2]
@@ -55,17 +55,11 @@ def arguments(command: str, urls: Sequence[str], folder: Path) -> list[str]:
     return words
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("command", KVROUTER)
 async def test_a_kvrouter_command_works_as_written(command: str, tmp_path: Path) -> None:
     async with engines(FAST, FAST, FAST) as running:
         words = arguments(command, [engine.url for engine in running], tmp_path)
-        port = free_port()
+        port = free_ports(1)
         if words[0] == "serve":
             words += ["--port", str(port)]
         process = await asyncio.create_subprocess_exec(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support.kvindex_redis import RedisServer
+from loadtest.redis_server import RedisServer
 from tests.support.router import client_of, endpoints, running_router
 from tests.support.simulator import engines
 

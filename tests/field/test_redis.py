@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from loadtest.redis_server import RedisServer
 from tests.support.field import ESTIMATED, chat
-from tests.support.kvindex_redis import RedisServer
 from tests.support.router import client_of, running_router
 from tests.support.stub_engine import StubEngine
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from loadtest.ports import free_ports
 from tests.real_vllm.build import CACHE, ENGINE_PYTHON, MODEL
 
 NAME = "tiny"
@@ -172,26 +172,6 @@ def start_all(engines: Sequence[Engine]) -> None:
             engine.start()
     for engine in engines:
         engine.ready()
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
-    for _ in range(200):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        if all(_free(first + offset) for offset in range(1, count)):
-            return first
-    raise RuntimeError(f"no {count} free ports in a row")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

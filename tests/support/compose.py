@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 UP_TIMEOUT_S = 900
-
-
-def free_port() -> int:
-    """A port that was free a moment ago: compose must be told a number before it binds."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)

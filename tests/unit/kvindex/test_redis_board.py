@@ -11,7 +11,7 @@ import pytest
 
 from kvindex.redis_board import Load, RedisBoard
 from kvindex.redis_link import RedisLink
-from tests.support.kvindex_redis import RedisServer, server_binaries
+from loadtest.redis_server import RedisServer, server_binaries
 
 E = "10.0.0.1:8000/0"
 

@@ -14,7 +14,7 @@ from kvindex import Match, MemoryIndex, Tier
 from kvindex.redis_index import RedisIndex
 from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
-from tests.support.kvindex_redis import RedisServer, server_binaries
+from loadtest.redis_server import RedisServer, server_binaries
 
 E = "10.0.0.1:8000/0"
 CHAIN = list(range(100, 108))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kvindex.redis_link import RedisLink, StoreUnavailable
-from tests.support.kvindex_redis import RedisServer, server_binaries
-from tests.support.kvindex_redis_many import ClusterServers, WatchedServers
+from loadtest.redis_groups import ClusterServers, WatchedServers
+from loadtest.redis_server import RedisServer, server_binaries
 
 BINARIES = server_binaries()
 

@@ -17,9 +17,9 @@ from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore, Written
 from kvindex.sockets import event_context
 from kvindex.subscriber import KvEventSubscriber
+from loadtest.redis_server import RedisServer
 from tests.support.kvindex import CLEARED, reference_hashes, reference_root, removed, stored, tier_stored
 from tests.support.kvindex_publisher import FakePublisher
-from tests.support.kvindex_redis import RedisServer
 
 E = "engine"
 BLOCK = 4

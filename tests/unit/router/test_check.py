@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from loadtest.redis_server import RedisServer
 from loadtest.simulator.settings import TOKENIZER_PATH
 from router.check import PROBE_CHAT, Report, check
 from router.check_view import show
@@ -20,7 +21,6 @@ from router.errors import ConfigError
 from router.settings import Settings
 from router.tokenization.loader import load_tokenizer
 from tests.support.engines import METRICS, FakeEngines, Handler, answers, healthy
-from tests.support.kvindex_redis import RedisServer
 
 OURS = [int(token) for token in load_tokenizer(str(TOKENIZER_PATH)).chat(PROBE_CHAT).ids]
 

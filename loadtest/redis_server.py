@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from loadtest.ports import free_ports
+
 
 def server_binaries() -> list[str]:
     """Valkey from the test dependencies, and ``redis-server`` where it is installed."""
@@ -25,13 +27,6 @@ def server_binaries() -> list[str]:
     return found + ([installed] if installed else [])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 class RedisServer:
     """Runs while it is entered. `options` are lines of its configuration, `arguments` follow its file."""
 
@@ -40,7 +35,7 @@ class RedisServer:
         self._options = options
         self._arguments = arguments
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self.port = free_port()
+        self.port = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

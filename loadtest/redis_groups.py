@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from tests.support.kvindex_redis import RedisServer, free_port
+from loadtest.ports import free_ports
+from loadtest.redis_server import RedisServer
 
 SERVICE = "kv"
 _SLOTS = 16384
@@ -82,7 +83,8 @@ class ClusterServers(_Several):
         share = -(-_SLOTS // len(self.primaries))
         for number, server in enumerate(self.primaries):
             first, last = number * share, min((number + 1) * share, _SLOTS) - 1
-            assert server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last)) == b"+OK\r\n"
+            if server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last)) != b"+OK\r\n":
+                raise RuntimeError("the cluster's node does not take its slots")
             server.command("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
         for server in everyone[1:]:
             server.command("CLUSTER", "MEET", "127.0.0.1", *_ports(self.primaries[0]))
@@ -96,7 +98,7 @@ class ClusterServers(_Several):
 def _member(binary: str | None, *options: str) -> RedisServer:
     # The bus's usual port, 10,000 above, may be none.
     always = ("cluster-enabled yes", "cluster-node-timeout 1000", "cluster-require-full-coverage no")
-    return RedisServer(binary, *always, f"cluster-port {free_port()}", *options)
+    return RedisServer(binary, *always, f"cluster-port {free_ports(1)}", *options)
 
 
 def _ports(server: RedisServer) -> tuple[str, str]:
