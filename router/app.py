@@ -23,6 +23,7 @@ from router.capacity.engine_model import EngineModels
 from router.controls import PoolCalls
 from router.core import Leg
 from router.director import Director
+from router.distrust import Distrust
 from router.flowcontrol.admission import Admission
 from router.holders import ResponseHolders
 from router.indexing import Indexing, Unshared
@@ -74,9 +75,17 @@ class App:
 
         self.pool = Pool(assembly.health_policy(settings))
         self.pool.set_endpoints(assembly.endpoint_specs(settings))
+        self.pool.add_observer(Distrust(self._relay))
         calls = PoolCalls(self._control)
         scraper = Scraper(self.pool, calls, clock=clock, policy=assembly.scrape_policy(settings))
-        prober = Prober(self.pool, calls, scraper, clock=clock, policy=assembly.probe_policy(settings))
+        prober = Prober(
+            self.pool,
+            calls,
+            scraper,
+            clock=clock,
+            policy=assembly.probe_policy(settings),
+            heard_at=self._relay.heard_at,
+        )
         self.monitor = Monitor(self.pool, prober, scraper, self.supervisor, clock=clock)
         self._feeds = Feeds(self.pool, self.supervisor)
         self._discoveries = assembly.discoveries(settings)

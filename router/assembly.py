@@ -132,7 +132,10 @@ def relay_options(settings: Settings) -> RelayOptions:
         first_byte_timeout_s=upstream.first_byte_timeout_s,
         keep_idle_s=upstream.keepalive_s,
         max_idle=upstream.max_idle_per_endpoint,
-        limits=Limits(idle_timeout_s=upstream.idle_timeout_s),
+        limits=Limits(
+            idle_timeout_s=upstream.idle_timeout_s,
+            distrusted_idle_s=min(upstream.unhealthy_idle_timeout_s, upstream.idle_timeout_s),
+        ),
     )
 
 

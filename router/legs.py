@@ -24,6 +24,7 @@ from router.ports import (
     PrefixIndex,
     Reply,
     Upstream,
+    UpstreamAbandoned,
     UpstreamAborted,
     UpstreamBroken,
     UpstreamError,
@@ -93,11 +94,15 @@ class Legs:
         request = trip.request
         started = self._clock()
         body = prefill_leg_body(request.body, request.api)
-        for attempt, candidate in enumerate(decision.prefill[: self._settings.prefill_attempts]):
-            if attempt:
+        left = list(decision.prefill)
+        for attempt in range(self._settings.prefill_attempts):
+            if attempt and left:
                 if not self._may_retry(request):
                     break
                 await self._before_retry(attempt)
+            candidate = self._next(left)
+            if candidate is None:
+                break
             lease = self._take(candidate, prompt, output_tokens=1, prefills=True)
             try:
                 params = await self._prefill_once(request, candidate, prompt, body, attempt)
@@ -158,7 +163,7 @@ class Legs:
         endpoint gave an answer, or when the answer broke off.
         """
         request = trip.request
-        body = request.body
+        plain = request.body
         injected = (
             self._settings.inject_stream_usage
             and request.stream
@@ -166,26 +171,57 @@ class Legs:
             and request.api in (Api.CHAT, Api.COMPLETIONS)
         )
         if injected:
-            body = ask_for_usage(body)
-        if params is not None:
-            body = decode_leg_body(body, params)
-        attempts = decision.decode[: self._settings.max_attempts]
+            plain = ask_for_usage(plain)
+        body = plain if params is None else decode_leg_body(plain, params)
         self._budget.request(self._clock())
-        for attempt, candidate in enumerate(attempts):
-            trip.attempts = attempt + 1
+        left = list(decision.decode)
+        failure: UpstreamError | None = None
+        while (candidate := self._next(left)) is not None:
+            if params is not None and not self._still_holds(trip):
+                self._forget_prefill(trip)
+                params, body = None, plain
+            trip.attempts += 1
+            spent = trip.attempts >= self._settings.max_attempts
+            last = spent or (params is None and not any(map(self._usable, left)))
             lease = self._take(candidate, prompt, output_tokens=self._expected_output(request), prefills=params is None)
             leg = DecodeLeg(candidate, lease, self._clock(), injected, params is None)
             try:
-                self._dispatched(request, Leg.DECODE, candidate, prompt, attempt, prefills=params is None)
-                failure = await self._attempt(trip, leg, prompt, body, attempt + 1 == len(attempts), reply)
+                self._dispatched(request, Leg.DECODE, candidate, prompt, trip.attempts - 1, prefills=params is None)
+                failure = await self._attempt(trip, leg, prompt, body, last, reply)
             finally:
                 lease.release()
             if failure is None:
                 return
-            if isinstance(failure, UpstreamSilent) or attempt + 1 == len(attempts) or not self._may_retry(request):
+            if params is not None and not isinstance(failure, UpstreamRefused | _Busy):
+                self._forget_prefill(trip)
+                params, body = None, plain
+                if isinstance(failure, _HandOffFailed):
+                    left.insert(0, candidate)
+            if isinstance(failure, UpstreamSilent) or spent or not self._may_retry(request):
                 break
-            await self._before_retry(attempt + 1)
+            if any(map(self._usable, left)):
+                await self._before_retry(trip.attempts)
         raise _no_answer(failure)
+
+    def _next(self, left: list[Candidate]) -> Candidate | None:
+        """Takes the best of `left` that may be asked now: since the decision some may have failed others."""
+        candidate = next(filter(self._usable, left), None)
+        if candidate is not None:
+            left.remove(candidate)
+        return candidate
+
+    def _still_holds(self, trip: Trip) -> bool:
+        """Whether the endpoint that prefilled may still be asked for the prompt's KV."""
+        return trip.prefill_endpoint_id is None or self._pool.usable(trip.prefill_endpoint_id)
+
+    @staticmethod
+    def _forget_prefill(trip: Trip) -> None:
+        """The next decode endpoint prefills by itself: the one that failed may have read the KV, and its holder lets
+        go of it once it was read."""
+        trip.prefill_endpoint_id = trip.matched_tokens = trip.prefill_s = None
+
+    def _usable(self, candidate: Candidate) -> bool:
+        return self._pool.usable(candidate.id)
 
     async def _attempt(
         self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, body: bytes, last: bool, reply: Reply
@@ -200,7 +236,11 @@ class Legs:
         try:
             last = last or not self._may_retry(request)
             if response.status in self._settings.retry_statuses and not last:
-                return self._passed_over(request, candidate, "status")
+                self._passed_over(request, candidate, "status")
+                return _Busy("the engine's status was one to ask another for")
+            if response.status == 500 and not leg.prefills and not last:
+                self._passed_over(request, candidate, "hand-off")
+                return _HandOffFailed("the engine failed with the KV that was handed over")
             content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
             scanner = scanner_for(request.api, content_type)
             try:
@@ -326,8 +366,17 @@ class Legs:
         )
 
     def _failed(self, request: InferenceRequest, leg: Leg, candidate: Candidate, error: UpstreamError) -> None:
-        self._pool.report_failure(candidate.endpoint)
+        if not isinstance(error, UpstreamAbandoned):
+            self._pool.report_failure(candidate.endpoint)
         self._observer.on_leg_failed(_leg_failed(request, leg, candidate, error.kind))
+
+
+class _Busy(UpstreamBroken):
+    """The engine said that it did not take the request on."""
+
+
+class _HandOffFailed(UpstreamBroken):
+    """The engine failed, perhaps in reading the KV: vLLM says 500 when it cannot (``kv_load_failure_policy: fail``)."""
 
 
 class EngineRefused(Exception):
@@ -366,4 +415,6 @@ def _no_answer(failure: UpstreamError | None) -> RouterError:
         return UpstreamTimeout("The engine did not begin to answer within upstream.first_byte_timeout_s.")
     if isinstance(failure, UpstreamRefused):
         return NoEndpoint("No endpoint that serves this request could be reached.", retry_after_s=1)
+    if failure is None or isinstance(failure, UpstreamAbandoned):
+        return NoEndpoint("No endpoint that serves this request answers any more.", retry_after_s=1)
     return UpstreamFailed("Every endpoint tried closed the connection or answered malformed HTTP.")

@@ -66,6 +66,10 @@ class EndpointPool(Protocol):
 
     def report_success(self, endpoint: Endpoint) -> None: ...
 
+    def usable(self, endpoint_id: str) -> bool:
+        """Whether it may get a request now: it is in the pool, neither unhealthy nor draining."""
+        ...
+
 
 class UpstreamResponse(Protocol):
     """An engine's answer whose first body byte, or end, has already come."""
@@ -81,7 +85,8 @@ class UpstreamResponse(Protocol):
     async def read(self) -> bytes:
         """Body bytes as they come, freed of transfer framing, all that has arrived in one piece; b"" at the end.
 
-        Raises `UpstreamBroken` if the engine cuts the body short of its framing, `UpstreamSilent` past the idle time.
+        Raises `UpstreamBroken` if the engine cuts the body short of its framing, `UpstreamSilent` past the idle time,
+        `UpstreamAbandoned` past the shorter one of an endpoint that is given up.
         """
         ...
 
@@ -106,8 +111,8 @@ class Upstream(Protocol):
         """Sends the request and waits for head and first body byte (or end).
 
         `headers` must not hold framing, host or hop-by-hop fields: the relay writes its own. Raises `UpstreamRefused`
-        (no connection, nothing sent), `UpstreamBroken` (cut or malformed), `UpstreamSilent` (time-out). Cancelling
-        closes the connection.
+        (no connection, nothing sent), `UpstreamBroken` (cut or malformed), `UpstreamSilent` (time-out),
+        `UpstreamAbandoned` (the endpoint is given up meanwhile). Cancelling closes the connection.
         """
         ...
 
@@ -151,6 +156,12 @@ class UpstreamSilent(UpstreamError):
     """No byte within the time allowed."""
 
     kind = "silent"
+
+
+class UpstreamAbandoned(UpstreamError):
+    """The endpoint turned out not to answer while the request waited for it: the router waits no longer."""
+
+    kind = "abandoned"
 
 
 class UpstreamAborted(UpstreamError):

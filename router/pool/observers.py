@@ -25,5 +25,8 @@ class PoolObserver:
 
     def health_changed(self, endpoint: Endpoint, old: Health, new: Health) -> None: ...
 
+    def trust_changed(self, url: str, trusted: bool) -> None:
+        """Whether an answer from the address may be waited for (`UpstreamRecord.trusted`)."""
+
     def kv_source_changed(self, endpoint: Endpoint, source: KvEventSource | None) -> None:
         """Also called for an endpoint with a source when it is added; None: it publishes no events any more."""

@@ -35,6 +35,7 @@ class Pool:
         self._states: dict[str, dict[str, EndpointState]] = {}
         self._kv_sources: dict[str, dict[str, KvEventSource]] = {}
         self._upstream_of: dict[str, str] = {}
+        self._distrusted: set[str] = set()
         self._snapshot: tuple[EndpointState, ...] | None = ()
         self._observers: list[PoolObserver] = []
         self._refresh_models: Callable[[], Awaitable[None]] | None = None
@@ -49,6 +50,10 @@ class Pool:
     def get(self, endpoint_id: str) -> EndpointState | None:
         upstream_id = self._upstream_of.get(endpoint_id)
         return None if upstream_id is None else self._states[upstream_id][endpoint_id]
+
+    def usable(self, endpoint_id: str) -> bool:
+        state = self.get(endpoint_id)
+        return state is not None and (state.health is Health.HEALTHY or state.health is Health.UNKNOWN)
 
     def report_failure(self, endpoint: Endpoint) -> None:
         record = self._records.get(self._upstream_of.get(endpoint.id, ""))
@@ -126,7 +131,7 @@ class Pool:
         self._tell(lambda observer: observer.upstream_added(spec.id))
 
     def _remove(self, upstream_id: str) -> None:
-        del self._records[upstream_id]
+        record = self._records.pop(upstream_id)
         states = self._states.pop(upstream_id)
         self._kv_sources.pop(upstream_id)
         self._snapshot = None
@@ -135,6 +140,9 @@ class Pool:
         for endpoint_id, state in states.items():
             del self._upstream_of[endpoint_id]
             self._tell_removed(state.endpoint)
+        if upstream_id in self._distrusted:
+            self._distrusted.discard(upstream_id)
+            self._tell_trust(record.spec.url, True)
 
     # What probes and scrapes saw.
 
@@ -250,6 +258,9 @@ class Pool:
     def _tell_source(self, endpoint: Endpoint, source: KvEventSource | None) -> None:
         self._tell(lambda observer: observer.kv_source_changed(endpoint, source))
 
+    def _tell_trust(self, url: str, trusted: bool) -> None:
+        self._tell(lambda observer: observer.trust_changed(url, trusted))
+
     def _tell_differences(self, old: EndpointState | None, new: EndpointState, reason: str) -> None:
         if old is None:
             self._tell(lambda observer: observer.added(new))
@@ -294,6 +305,9 @@ class Pool:
             self._tell_differences(old.get(endpoint_id), state, record.reason)
             if old_sources.get(endpoint_id) != new_sources.get(endpoint_id):
                 self._tell_source(state.endpoint, new_sources.get(endpoint_id))
+        if record.trusted is (upstream_id in self._distrusted):
+            (self._distrusted.discard if record.trusted else self._distrusted.add)(upstream_id)
+            self._tell_trust(record.spec.url, record.trusted)
 
 
 def _refuse_twins(specs: Iterable[EndpointSpec]) -> None:

@@ -1,6 +1,9 @@
 """Prober: asks one engine whether it lives and, when that is not known yet, what it serves.
 
 One call is one round; when and how often is `router.pool.monitor`'s business.
+
+An engine that is busy may be too slow for a probe. A probe that runs out of time therefore says nothing where bytes of
+answers to requests have come from the engine meanwhile; one that is refused or answered with an error always counts.
 """
 
 from __future__ import annotations
@@ -36,23 +39,36 @@ class ProbePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 class Prober:
     def __init__(
-        self, pool: Pool, calls: ControlCalls, scraper: Scraper, *, clock: Clock, policy: ProbePolicy | None = None
+        self,
+        pool: Pool,
+        calls: ControlCalls,
+        scraper: Scraper,
+        *,
+        clock: Clock,
+        policy: ProbePolicy | None = None,
+        heard_at: Callable[[str], float | None] = lambda _: None,
     ) -> None:
+        """`heard_at`: when, on any clock, answers to requests last brought bytes from an address; None: not lately."""
         self._pool = pool
         self._calls = calls
         self._scraper = scraper
         self._clock = clock
         self.policy = policy or ProbePolicy()
+        self._heard_at = heard_at
 
     async def probe(self, upstream_id: str) -> None:
         """Health, and what is served where that is unknown or old."""
         record = self._pool.record(upstream_id)
         if record is None:
             return
+        url = record.spec.url
+        heard = self._heard_at(url)
         try:
             await self._get(record.contact(), record.spec.health_path)
         except CallError as error:
-            self._pool.probe_failed(upstream_id, error.reason)
+            heard_now = self._heard_at(url)
+            if error.reason != "timeout" or heard_now is None or heard_now == heard:
+                self._pool.probe_failed(upstream_id, error.reason)
             return
         self._pool.probe_ok(upstream_id)
         known_at = record.discovered_at

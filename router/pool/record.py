@@ -61,6 +61,15 @@ class UpstreamRecord:
         return self.tracker.verdict
 
     @property
+    def trusted(self) -> bool:
+        """Whether requests that wait for an answer from here should go on waiting.
+
+        Failed requests alone do not speak for the others: those that took an endpoint out may have met a full backlog,
+        and a probe will tell within its interval.
+        """
+        return not self.asleep and (self.tracker.verdict is not Health.UNHEALTHY or self.tracker.by_requests)
+
+    @property
     def reason(self) -> str:
         if self.draining:
             return "draining"

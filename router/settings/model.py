@@ -227,6 +227,9 @@ class UpstreamSettings(Section):
     """Time from the sent request to the first byte of the answer's body: queueing and prefill."""
     idle_timeout_s: Seconds = 300.0
     """Longest pause between two bytes of an answer."""
+    unhealthy_idle_timeout_s: Seconds = 10.0
+    """The same while the endpoint fails its probes, sleeps, is paused or stalls; what waits there for a first byte goes
+    to another endpoint at once."""
     keepalive_s: Seconds = 4.0
     """How long an idle connection is kept; below the engine's own keep-alive (5 s for vLLM)."""
     max_idle_per_endpoint: Count = 256

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 
 from router.core import Headers
-from router.ports import UpstreamBroken, UpstreamError, UpstreamSilent
+from router.ports import UpstreamAbandoned, UpstreamBroken, UpstreamError, UpstreamSilent
 
 _JOIN_BELOW = 8 * 1024
 _WRITE_SLICE = 256 * 1024
@@ -33,6 +33,8 @@ class Limits(NamedTuple):
     """Bytes without a body byte among them: interim and final heads together, trailers, chunk extensions."""
     idle_timeout_s: float = 300.0
     """Between two pieces of a body, while somebody waits for one."""
+    distrusted_idle_s: float = 10.0
+    """The same while the endpoint is not believed to answer (`Relay.distrust`)."""
 
 
 class Owner(Protocol):
@@ -49,6 +51,7 @@ class RelayResponse:
     """An `UpstreamResponse`. One consumer at a time; bytes are bounded by `Limits.buffer_bytes` plus one read."""
 
     __slots__ = (
+        "_begun",
         "_connection",
         "_deadline",
         "_ended",
@@ -73,6 +76,7 @@ class RelayResponse:
         self._idle_timeout_s = idle_timeout_s
         self._error: UpstreamError | None = None
         self._ended = False
+        self._begun = False
         self.touched = False
         """The engine has said something."""
 
@@ -83,6 +87,7 @@ class RelayResponse:
             if self._error is not None:
                 raise _afresh(self._error)
             await self._wait(deadline)
+        self._begun = True
 
     def read_nowait(self) -> bytes:
         """Everything that has arrived, in one piece; ``b""`` when nothing has, at the end, and after a break."""
@@ -153,6 +158,13 @@ class RelayResponse:
         waiter = self._waiter
         return waiter is not None and now > self._deadline and not waiter.done()
 
+    def forlorn(self, now: float, idle_s: float) -> bool:
+        """Somebody waits for the first byte, or has waited `idle_s` for another."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return False
+        return not self._begun or now > self._deadline - self._idle_timeout_s + idle_s
+
     @property
     def parts(self) -> list[bytes]:
         return self._parts
@@ -186,6 +198,7 @@ class Connection(asyncio.Protocol):
         "_until_close",
         "_without_body",
         "_write_paused",
+        "heard",
         "idle_since",
         "served",
     )
@@ -214,6 +227,8 @@ class Connection(asyncio.Protocol):
         """Loop time since which it has waited for a request."""
         self.served = 0
         """Answers completed."""
+        self.heard = False
+        """Bytes have come since this was last set to False."""
 
     # What the relay asks for.
 
@@ -249,11 +264,16 @@ class Connection(asyncio.Protocol):
         if self._read_paused:
             self._resume()
 
-    def sweep(self, now: float) -> None:
-        """Breaks an answer that has kept its reader waiting too long."""
+    def sweep(self, now: float, *, distrusted: bool = False) -> None:
+        """Breaks an answer that has kept its reader waiting too long; where the endpoint is distrusted, also one that
+        has not begun, and one that has paused for `Limits.distrusted_idle_s`."""
         response = self._response
-        if response is not None and response.overdue(now):
+        if response is None:
+            return
+        if response.overdue(now):
             self._break(UpstreamSilent("no byte from the engine within the time allowed"))
+        elif distrusted and response.forlorn(now, self._limits.distrusted_idle_s):
+            self._break(UpstreamAbandoned("the engine was given up while it was waited for"))
 
     def abort(self) -> None:
         """Closes at once, dropping what is unsent: this is what stops an engine's work."""
@@ -279,6 +299,7 @@ class Connection(asyncio.Protocol):
             # Nothing was asked: whatever this is, it must not become the next request's answer.
             self.abort()
             return
+        self.heard = True
         if not response.touched:
             response.touched = True
             if data[0] != _H:

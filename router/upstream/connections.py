@@ -16,12 +16,16 @@ from router.wire.http_head import Origin
 class Connections:
     """All connections of one origin; the `Owner` of each of them."""
 
-    __slots__ = ("_clock", "_idle", "_max_idle", "connecting", "live", "origin")
+    __slots__ = ("_clock", "_idle", "_max_idle", "connecting", "distrusted", "heard_at", "live", "origin")
 
     def __init__(self, origin: Origin, max_idle: int, clock: Callable[[], float]) -> None:
         self.origin = origin
         self.connecting = 0
         """Connections being made."""
+        self.distrusted = False
+        """The endpoint is not believed to answer: nothing waits for its first byte."""
+        self.heard_at: float | None = None
+        """Loop time of the last sweep that found new bytes; None: none did."""
         self.live: set[Connection] = set()
         """Open connections, idle or not; each leaves when its transport is gone."""
         self._clock = clock
@@ -45,6 +49,8 @@ class Connections:
 
     def lost(self, connection: Connection) -> None:
         self.live.discard(connection)
+        if connection.heard:
+            self.heard_at = self._clock()
         # An active connection is not in the deque, and an idle one that the engine closes is a rare event.
         if connection in self._idle:
             self._idle.remove(connection)
@@ -55,7 +61,10 @@ class Connections:
         while idle and idle[0].idle_since < idle_before:
             idle.popleft().abort()
         for connection in tuple(self.live):
-            connection.sweep(now)
+            if connection.heard:
+                connection.heard = False
+                self.heard_at = now
+            connection.sweep(now, distrusted=self.distrusted)
 
     def abort(self, error: UpstreamError) -> None:
         self._idle.clear()

@@ -52,6 +52,7 @@ class Relay:
         self._options = options or RelayOptions()
         self._ssl_context = ssl_context
         self._by_url: dict[str, Connections] = {}
+        self._distrusted: set[str] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -91,6 +92,29 @@ class Relay:
             else:
                 return response
 
+    def distrust(self, url: str) -> None:
+        """The endpoint there is not believed to answer. What waits for its first byte breaks with `UpstreamAbandoned`,
+        now and until `trust`; answers that have begun do so when they pause for `Limits.distrusted_idle_s`."""
+        self._distrusted.add(url)
+        connections = self._by_url.get(url)
+        if connections is not None:
+            connections.distrusted = True
+            now = asyncio.get_running_loop().time()
+            # Its kept connections are no better than it is: all of them are closed.
+            connections.sweep(now, float("inf"))
+
+    def trust(self, url: str) -> None:
+        """Takes `distrust` back."""
+        self._distrusted.discard(url)
+        connections = self._by_url.get(url)
+        if connections is not None:
+            connections.distrusted = False
+
+    def heard_at(self, url: str) -> float | None:
+        """Loop time at which bytes of an answer last came from there, to `RelayOptions.sweep_s`; None: not lately."""
+        connections = self._by_url.get(url)
+        return None if connections is None else connections.heard_at
+
     def counts(self) -> Mapping[str, ConnectionCounts]:
         """Endpoint URL -> connections, for metrics. URLs without any are absent."""
         return {url: ConnectionCounts(len(c.live), c.idle) for url, c in self._by_url.items() if c.live}
@@ -114,6 +138,7 @@ class Relay:
         except OriginError as error:
             raise UpstreamRefused(str(error)) from error
         connections = Connections(origin, self._options.max_idle, asyncio.get_running_loop().time)
+        connections.distrusted = url in self._distrusted
         self._by_url[url] = connections
         return connections
 

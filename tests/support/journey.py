@@ -154,6 +154,12 @@ class FakePool:
     def report_success(self, endpoint: Endpoint) -> None:
         self.succeeded.append(endpoint.id)
 
+    def usable(self, endpoint_id: str) -> bool:
+        return any(
+            state.endpoint.id == endpoint_id and state.health in (Health.HEALTHY, Health.UNKNOWN)
+            for state in self.states
+        )
+
     async def refresh_models(self) -> None:
         self.refreshes += 1
 

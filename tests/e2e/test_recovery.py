@@ -1,0 +1,136 @@
+"""The ladder of recovery: whoever waits for an endpoint that stops answering is woken, and goes to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.field import CHAT, field, pd_field, streamed, until
+from tests.support.stub_engine import HAND_OFF, Call, completed, role, serve, token, tokens_in
+
+LONG = "a long prompt " * 60
+QUICK = {
+    "pool__probe_interval_s": 0.05,
+    "pool__probe_timeout_s": 0.1,
+    "pool__unhealthy_after": 2,
+    "upstream__unhealthy_idle_timeout_s": 0.3,
+}
+
+
+async def hangs(call: Call) -> None:
+    await call.hang()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_without_a_first_byte_leaves_an_endpoint_that_turns_unhealthy(stream: bool) -> None:
+    async with field(hangs, hangs, **QUICK) as at:
+        asking = asyncio.create_task(at.chat(stream=stream))
+        await until(lambda: at.calls)
+        frozen, other = at.engines if at.engines[0].calls else at.engines[::-1]
+        other.script = serve
+        frozen.health_hangs = True
+        assert (await asking).status_code == 200
+        assert frozen.aborted == 1
+        assert await at.metric("kvrouter_upstream_errors_total", kind="abandoned") == 1
+        await at.at_rest()
+
+
+async def test_a_prefill_leg_leaves_a_frozen_engine_for_another_and_then_for_the_decoder() -> None:
+    async with pd_field([hangs, hangs], [serve], **QUICK) as at:
+        asking = asyncio.create_task(at.chat(LONG))
+        await until(lambda: at.calls)
+        frozen, other = at.engines[:2] if at.engines[0].calls else at.engines[1::-1]
+        frozen.health_hangs = True
+        await until(lambda: other.calls)
+        other.health_hangs = True
+        assert (await asking).json() == completed()
+        assert "kv_transfer_params" not in at.engines[2].calls[0].json
+        await at.at_rest()
+
+
+async def test_a_decode_leg_that_leaves_a_frozen_engine_is_prefilled_anew_where_it_goes() -> None:
+    async with pd_field([serve], [hangs, hangs], **QUICK) as at:
+        asking = asyncio.create_task(at.chat(LONG))
+        await until(lambda: at.calls == 2)
+        frozen, other = at.engines[1:] if at.engines[1].calls else at.engines[:0:-1]
+        other.script = serve
+        frozen.health_hangs = True
+        answer = await asking
+        assert answer.json() == completed()
+        assert frozen.calls[0].json["kv_transfer_params"] == HAND_OFF
+        # The frozen engine may have read the KV, and whoever prefilled it has then let go of it.
+        assert "kv_transfer_params" not in other.calls[0].json
+        assert "x-kvrouter-prefill-endpoint" not in answer.headers
+        await at.at_rest()
+
+
+async def test_a_hand_off_that_the_decoder_cannot_read_is_prefilled_by_the_decoder() -> None:
+    async def cannot_read(call: Call) -> None:
+        if "kv_transfer_params" in call.json:
+            await call.answer({"error": {"message": "KV load failure", "code": 500}}, 500)
+        else:
+            await serve(call)
+
+    async with pd_field([serve], [cannot_read]) as at:
+        assert (await at.chat(LONG)).json() == completed()
+        assert len(at.engines[1].calls) == 2
+        assert await at.metric("kvrouter_upstream_errors_total", kind="hand-off") == 1
+
+
+async def test_a_stream_that_has_begun_is_cut_visibly_once_its_endpoint_is_down_and_silent() -> None:
+    async def begins(call: Call) -> None:
+        await call.head()
+        await call.chunk(role())
+        await call.chunk(token(0))
+        await call.hang()
+
+    async with field(begins, **QUICK) as at:
+        received = b""
+        with pytest.raises(httpx.RemoteProtocolError):
+            async with at.client.stream("POST", CHAT, json=streamed()) as answer:
+                async for piece in answer.aiter_raw():
+                    received += piece
+                    at.engine.health_hangs = True
+        assert tokens_in(received) == [0]
+        assert b'"error"' in received
+        assert b"[DONE]" not in received
+        assert at.engine.aborted == 1
+        assert await at.metric("kvrouter_requests_total", outcome="cut") == 1
+        await at.at_rest()
+
+
+async def test_an_engine_too_busy_for_its_probes_keeps_its_requests_while_tokens_come() -> None:
+    async def slow_and_steady(call: Call) -> None:
+        await call.stream(role(), *(token(number) for number in range(12)), pause_s=0.1)
+
+    flags: dict[str, Any] = {**QUICK, "pool__probe_timeout_s": 0.6}
+    async with field(slow_and_steady, **flags) as at:
+        asking = asyncio.create_task(at.chat(stream=True))
+        await until(lambda: at.calls)
+        at.engine.health_hangs = True
+        assert tokens_in((await asking).content) == list(range(12))
+        assert at.router.app.pool.snapshot()[0].health.value == "healthy"
+
+
+async def test_a_fallback_that_went_down_after_the_decision_is_passed_over() -> None:
+    async def falters(call: Call) -> None:
+        gate.set()
+        await release.wait()
+        call.reset()
+
+    gate, release = asyncio.Event(), asyncio.Event()
+    flags = {**QUICK, "retries__max_attempts": 2}
+    async with field(falters, falters, falters, **flags) as at:
+        asking = asyncio.create_task(at.chat())
+        await gate.wait()
+        asked = next(engine for engine in at.engines if engine.calls)
+        one, two = (engine for engine in at.engines if engine is not asked)
+        two.script = serve
+        one.health_hangs = True
+        await until(lambda: not at.router.app.pool.usable(one.id))
+        release.set()
+        assert (await asking).status_code == 200
+        assert one.calls == []
