@@ -7,7 +7,6 @@ the engines had to compute and how evenly the requests were spread. Exit code 1 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest import locust_run
+from loadtest.arguments import Parser, complain, positive, whole, writable
 from loadtest.cluster import Cluster, cluster
 from loadtest.demo.children import ChildFailed
 from loadtest.profile import PROFILES, LoadProfile, ProfileError, load_profile
@@ -184,15 +184,15 @@ def unmet(outcomes: Sequence[Outcome], *, ratio: float | None, spread: float | N
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.compare", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m loadtest.compare", description=__doc__.splitlines()[0])
     parser.add_argument("--load-profile", default="multiturn", metavar="NAME|FILE")
-    parser.add_argument("--engines", type=int, default=4)
+    parser.add_argument("--engines", type=whole(1, 1024), default=4)
     parser.add_argument("--policy", action="append", choices=list(POLICIES), help="may be repeated; default: all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the figures there too")
     parser.add_argument(
-        "--demand-ratio", type=float, metavar="R", help="first policy's computed tokens over the last's"
+        "--demand-ratio", type=positive, metavar="R", help="first policy's computed tokens over the last's"
     )
-    parser.add_argument("--demand-spread", type=float, metavar="R", help="first policy's mean of max/mean in flight")
+    parser.add_argument("--demand-spread", type=positive, metavar="R", help="first policy's mean of max/mean in flight")
     options = parser.parse_args(arguments)
     try:
         profile = load_profile(options.load_profile)
@@ -200,8 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = path if path.is_file() else Path(options.load_profile)
         outcomes = [run_policy(policy, path, profile, options.engines) for policy in options.policy or POLICIES]
     except (ProfileError, ChildFailed, RuntimeError, OSError, httpx.HTTPError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        return complain(error)
     Console().print(table(outcomes))
     if options.json:
         options.json.write_bytes(report(outcomes))

@@ -10,7 +10,6 @@ Exit code 1 when a request failed or a demand (``--demand-hits``, ``--demand-spr
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -32,6 +31,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.arguments import Parser, complain, positive, redis_url, whole, writable
 from loadtest.cluster import start_child, wait_for
 from loadtest.compare import cache_counts, metric
 from loadtest.demo.children import Child, ChildFailed
@@ -298,16 +298,18 @@ def unmet(outcomes: Sequence[Outcome], *, hits: float | None, spread: float | No
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.many_routers", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m loadtest.many_routers", description=__doc__.splitlines()[0])
     parser.add_argument("--load-profile", default="multiturn", metavar="NAME|FILE")
-    parser.add_argument("--routers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
-    parser.add_argument("--engines", type=int, default=8)
-    parser.add_argument("--users", type=int, help="instead of the profile's")
-    parser.add_argument("--redis", metavar="URL", help="a Redis; default: an embedded Valkey for each run")
+    parser.add_argument("--routers", type=whole(1, 64), nargs="+", default=[1, 2, 4, 8], metavar="N")
+    parser.add_argument("--engines", type=whole(1, 1024), default=8)
+    parser.add_argument("--users", type=whole(1), help="instead of the profile's")
+    parser.add_argument(
+        "--redis", type=redis_url, metavar="URL", help="a Redis; default: an embedded Valkey for each run"
+    )
     parser.add_argument("--kill", action="store_true", help="kill one router of each group 10 s into the load")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--demand-hits", type=float, metavar="R", help="least hit rate, of one router's")
-    parser.add_argument("--demand-spread", type=float, metavar="R", help="most max/mean in flight, of one router's")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--demand-hits", type=positive, metavar="R", help="least hit rate, of one router's")
+    parser.add_argument("--demand-spread", type=positive, metavar="R", help="most max/mean in flight, of one router's")
     options = parser.parse_args(arguments)
     try:
         profile = load_profile(options.load_profile)
@@ -317,8 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run(count, profile, options.engines, kill=options.kill, redis=options.redis) for count in options.routers
         ]
     except (ProfileError, ChildFailed, OSError, httpx.HTTPError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        return complain(error)
     Console(width=max(100, shutil.get_terminal_size().columns)).print(table(outcomes))
     for each in outcomes:
         if each.taken_over_s is not None or each.forgotten_s is not None:

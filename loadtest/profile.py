@@ -98,7 +98,7 @@ def load_profile(name: str) -> LoadProfile:
         path = Path(name)
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         known = ", ".join(sorted(file.stem for file in PROFILES.glob("*.yaml")))
         raise ProfileError(f"no load profile {name!r}: give the path of a YAML file, or one of {known}") from None
     return parse_profile(text, str(path))
@@ -109,7 +109,7 @@ def parse_profile(text: str, source: str) -> LoadProfile:
     try:
         profile = msgspec.convert(yaml.safe_load(text), LoadProfile)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise ProfileError(f"{source}: {error}") from None
+        raise ProfileError(f"{source}: {' '.join(str(error).split())}") from None
     ranges = {
         f"{part}.{key}": value
         for part, struct in (("shared_prefix", profile.shared_prefix), ("multi_turn", profile.multi_turn))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -10,17 +9,23 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from loadtest.arguments import PORT, Parser, complain
 from loadtest.cluster import answers, start_child, wait_for
 from loadtest.demo.children import ChildFailed
 from loadtest.locust_run import LOCUSTFILE
+from loadtest.profile import ProfileError, load_profile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """locust's exit code. Further arguments are locust's own."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.run", description=__doc__)
-    parser.add_argument("--port", type=int, default=8000, help="the router's port on 127.0.0.1 (default: 8000)")
+    parser = Parser(prog="python -m loadtest.run", description=__doc__)
+    parser.add_argument("--port", type=PORT, default=8000, help="the router's port on 127.0.0.1 (default: 8000)")
     parser.add_argument("--profile", default="demo", metavar="NAME|FILE", help="load profile (default: demo)")
     options, others = parser.parse_known_args(arguments)
+    try:
+        load_profile(options.profile)
+    except ProfileError as error:
+        parser.error(str(error))
     url = f"http://127.0.0.1:{options.port}"
     with ExitStack() as stack:
         if not answers(f"{url}/ready"):
@@ -30,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 wait_for(demo, [f"{url}/ready"])
             except ChildFailed as error:
-                sys.stderr.write(f"error: {error}\n")
-                return 2
+                return complain(error)
         locust = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", url, "--headless", "--only-summary"]
         return subprocess.run(
             [*locust, "--load-profile", options.profile, *others], stdin=subprocess.DEVNULL, check=False

@@ -7,7 +7,6 @@ is an argument: ``--blocks 1000000``.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import resource
@@ -23,6 +22,7 @@ from kvindex import MemoryIndex, Mode, Tier, block_hashes, chain_root
 from kvindex.events import Message
 from kvindex.ingest import Ingest
 from kvindex.operations import apply_operations
+from loadtest.arguments import Parser, whole
 
 BLOCK = 16
 CHAIN = 512
@@ -168,8 +168,10 @@ def resident_bytes() -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--blocks", type=int, default=200_000, help="blocks held while lookups are timed")
+    parser = Parser(
+        prog="python -m loadtest.bench.kvindex_bench", description=__doc__.splitlines()[0] if __doc__ else None
+    )
+    parser.add_argument("--blocks", type=whole(1), default=200_000, help="blocks held while lookups are timed")
     options = parser.parse_args(arguments)
     rng = random.Random(1)
     parts: list[Callable[[], Iterator[Row]]] = [

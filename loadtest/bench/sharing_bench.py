@@ -7,7 +7,6 @@ ratios, never absolutes.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import random
@@ -29,6 +28,7 @@ from kvindex.operations import apply_operations
 from kvindex.redis_index import RedisIndex
 from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
+from loadtest.arguments import Parser, complain, redis_url
 from loadtest.bench.kvindex_bench import BLOCK, Row, event_stream
 from router.errors import ConfigError
 from router.workers.embedded import EmbeddedValkey
@@ -170,15 +170,14 @@ def server(url: str | None) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.sharing_bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--redis", metavar="URL")
+    parser = Parser(prog="python -m loadtest.bench.sharing_bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--redis", type=redis_url, metavar="URL")
     options = parser.parse_args(arguments)
     try:
         with server(options.redis) as url:
             rows = asyncio.run(figures(url))
     except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        return complain(error)
     table = Table(title="Sharing the KV index")
     table.add_column("what")
     table.add_column("value", justify="right")

@@ -1,5 +1,7 @@
 """``python -m loadtest.simulator``."""
 
-from loadtest.simulator.cli import app
+import sys
 
-app()
+from loadtest.simulator.cli import main
+
+sys.exit(main(sys.argv[1:]))

@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import signal
+import socket
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
 import typer
+import zmq
+from typer.exceptions import Abort, TyperException
 
 from loadtest.simulator.local import RunningEngine, start_engines
 from loadtest.simulator.server import describe
 from loadtest.simulator.settings import EngineConfig, Faults, SimulatorConfigError
+
+_NO_LISTENING = {
+    errno.EADDRINUSE: "port: it is in use on {host}; stop what listens there, or give another --port (0: free ones)",
+    errno.EADDRNOTAVAIL: "host: {host} is not an address of this machine; give one that is, like 127.0.0.1",
+    errno.ENODEV: "host: KV events cannot be published on {host}; give an address in numbers, like 127.0.0.1",
+    errno.EACCES: "port: that port is not for everybody; give a --port above 1023",
+    errno.EINVAL: "host: KV events cannot be published on {host}; give an address in numbers, like 127.0.0.1",
+}
+"""What stands in the way of a listening socket, by error number, and the mend."""
 
 app = typer.Typer(add_completion=False, help="Simulated vLLM engines: HTTP, KV events and hand-offs without a GPU.")
 
@@ -27,6 +41,8 @@ def plan(config: EngineConfig, count: int) -> list[EngineConfig]:
         raise SimulatorConfigError(f"count: {count} engines cannot run; give at least 1")
     configs = []
     for i in range(count):
+        if config.port and config.port + i > 65535:
+            raise SimulatorConfigError(f"port: {count} engines from {config.port} on need ports above 65535")
         port = config.port + i if config.port else 0
         events = config.kv_events_port + i * config.dp_size if config.kv_events_port else 0
         configs.append(msgspec.structs.replace(config, port=port, kv_events_port=events))
@@ -77,7 +93,21 @@ def _faults(text: str | None) -> Faults:
     try:
         return msgspec.json.decode(text or "{}", type=Faults)
     except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"--faults: {error}; give a JSON object such as '{{\"error_rate\": 0.1}}'") from error
+        why = str(error).rstrip(".")
+        raise SimulatorConfigError(f"--faults: {why}; give a JSON object such as '{{\"error_rate\": 0.1}}'") from None
+
+
+def _why(error: Exception, host: str) -> str:
+    """One sentence with the mend."""
+    if isinstance(error, SimulatorConfigError):
+        return str(error)
+    if isinstance(error, socket.gaierror):
+        return f"host: {host} is no such host; give an address of this machine, like 127.0.0.1"
+    number = error.errno if isinstance(error, OSError | zmq.ZMQError) else None
+    known = _NO_LISTENING.get(number or 0)
+    if known is not None:
+        return known.format(host=host)
+    return f"the engines cannot start ({os.strerror(number).lower() if number else type(error).__name__}); see --help"
 
 
 @app.command()
@@ -113,35 +143,47 @@ def sim(
     faults: Annotated[str | None, typer.Option(help="Misbehaviour as JSON, as for POST /sim/faults.")] = None,
 ) -> None:
     """Run simulated vLLM engines."""
-    config = EngineConfig(
-        host=host,
-        port=port,
-        role=role,
-        model=model,
-        aliases=tuple(alias or ()),
-        loras=tuple(lora or ()),
-        profile=profile,
-        block_size=block_size,
-        num_gpu_blocks=num_gpu_blocks,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_queued_reqs=max_num_queued_reqs,
-        max_model_len=max_model_len,
-        kv_events=kv_events,
-        kv_events_port=kv_events_port,
-        dp_size=dp_size,
-        api_key=api_key,
-        speed=speed,
-        seed=seed,
-        transfer_base_ms=transfer_base_ms,
-        transfer_ms_per_token=transfer_ms_per_token,
-        shutdown_timeout_s=shutdown_timeout,
-        tokenizer=tokenizer,
-        faults=_faults(faults),
-    )
     try:
+        config = EngineConfig(
+            host=host,
+            port=port,
+            role=role,
+            model=model,
+            aliases=tuple(alias or ()),
+            loras=tuple(lora or ()),
+            profile=profile,
+            block_size=block_size,
+            num_gpu_blocks=num_gpu_blocks,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_queued_reqs=max_num_queued_reqs,
+            max_model_len=max_model_len,
+            kv_events=kv_events,
+            kv_events_port=kv_events_port,
+            dp_size=dp_size,
+            api_key=api_key,
+            speed=speed,
+            seed=seed,
+            transfer_base_ms=transfer_base_ms,
+            transfer_ms_per_token=transfer_ms_per_token,
+            shutdown_timeout_s=shutdown_timeout,
+            tokenizer=tokenizer,
+            faults=_faults(faults),
+        )
         status = run(config, count)
-    except (SimulatorConfigError, OSError) as error:
-        typer.echo(f"kvrouter sim: {error}", err=True)
+    except (SimulatorConfigError, OSError, zmq.ZMQError) as error:
+        typer.echo(f"kvrouter sim: {_why(error, host)}", err=True)
         raise typer.Exit(2) from error
     raise typer.Exit(status)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command, without leaving the process. Returns the exit code; bad input is one sentence and 2."""
+    try:
+        code = app(list(arguments), prog_name="python -m loadtest.simulator", standalone_mode=False)
+    except TyperException as error:
+        typer.echo(f"kvrouter sim: {' '.join(error.format_message().split())}", err=True)
+        return 2
+    except (Abort, KeyboardInterrupt):
+        return 130
+    return code if isinstance(code, int) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import yaml
@@ -23,6 +23,38 @@ Role = Literal["prefill", "decode", "both"]
 
 class SimulatorConfigError(ValueError):
     """A setting that no engine can run with; the message names it and the mend."""
+
+
+_EVER = float("inf")
+
+
+class Bound(NamedTuple):
+    """What a number may be, ends included; `above`: more than the least."""
+
+    least: float
+    most: float = _EVER
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        # A NaN is in no comparison, so it is refused too.
+        low = self.least < value if self.above else self.least <= value
+        return low and value <= self.most and value != _EVER
+
+    def __str__(self) -> str:
+        if self.most != _EVER:
+            return f"{self.least:g} to {self.most:g}"
+        return f"a number above {self.least:g}" if self.above else f"at least {self.least:g}"
+
+
+_PORT, _COUNT, _TIME = Bound(0, 65535), Bound(1), Bound(0)
+
+
+def refuse_senseless(settings: msgspec.Struct, bounds: dict[str, Bound], where: str = "") -> None:
+    """Raises `SimulatorConfigError` for the first number that is out of its bounds; None is not looked at."""
+    for name, bound in bounds.items():
+        value = getattr(settings, name)
+        if value is not None and not bound.holds(value):
+            raise SimulatorConfigError(f"{where}{name}: {value:g} is no use; give {bound}")
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +85,25 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Only the next so many requests misbehave; None: all until the faults are changed."""
     die: bool = False
     """Stop listening and cut everything, at once."""
+
+    def __post_init__(self) -> None:
+        """Raises `SimulatorConfigError`."""
+        refuse_senseless(self, _FAULT_BOUNDS, "faults.")
+        for path, status in self.fail_paths.items():
+            if not 100 <= status <= 599:
+                raise SimulatorConfigError(f"faults.fail_paths: {path} cannot be answered {status}; give 100 to 599")
+
+
+_FAULT_BOUNDS = {
+    "delay_head_s": _TIME,
+    "delay_first_byte_s": _TIME,
+    "slow_chunk_s": _TIME,
+    "error_rate": Bound(0, 1),
+    "error_status": Bound(200, 599),
+    "cut_after_chunks": Bound(0),
+    "hang_after_chunks": Bound(0),
+    "count": Bound(0),
+}
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,11 +160,69 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Folder with tokenizer.json and tokenizer_config.json; None: the package's own."""
     faults: Faults = Faults()
 
+    def __post_init__(self) -> None:
+        """Raises `SimulatorConfigError`."""
+        refuse_senseless(self, _ENGINE_BOUNDS)
+        last = self.kv_events_port + 1000 + self.dp_size - 1
+        if self.kv_events and self.kv_events_port and last > _PORT.most:
+            raise SimulatorConfigError(
+                f"kv_events_port: {self.kv_events_port} leaves no room for replay ports, 1000 above: give a lower one"
+            )
+        if not self.model or not all(self.aliases) or not all(self.loras):
+            raise SimulatorConfigError("model: a served name is empty; give every model, alias and lora a name")
+
+
+_ENGINE_BOUNDS = {
+    "port": _PORT,
+    "max_loras": _COUNT,
+    "block_size": Bound(1, 1 << 20),
+    "num_gpu_blocks": Bound(2, 1 << 24),
+    "max_num_seqs": _COUNT,
+    "max_num_batched_tokens": _COUNT,
+    "max_model_len": _COUNT,
+    "max_num_queued_reqs": _COUNT,
+    "dp_size": Bound(1, 1024),
+    "kv_events_port": _PORT,
+    "buffer_steps": _COUNT,
+    "speed": Bound(0, 1e6, above=True),
+    "mean_output_tokens": _COUNT,
+    "transfer_base_ms": _TIME,
+    "transfer_ms_per_token": _TIME,
+    "transfer_failure_s": _TIME,
+    "lease_s": _TIME,
+    "shutdown_timeout_s": _TIME,
+}
+
 
 def load_profiles(path: Path | None = None) -> dict[str, EngineProfile]:
-    """The profiles of a YAML file (the package's by default) by name."""
+    """The profiles of a YAML file (the package's by default) by name. Raises `SimulatorConfigError`."""
     source = path or Path(str(resources.files(PACKAGE) / "profiles.yaml"))
-    return msgspec.convert(yaml.safe_load(source.read_text(encoding="utf-8")), dict[str, EngineProfile])
+    try:
+        read = yaml.safe_load(source.read_text(encoding="utf-8"))
+        profiles = msgspec.convert(read, dict[str, EngineProfile])
+    except OSError as error:
+        raise SimulatorConfigError(f"profile: {source} cannot be read ({error.strerror}); name a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise SimulatorConfigError(f"profile: {source} is not YAML; give a file like profiles.yaml") from None
+    except msgspec.ValidationError as error:
+        raise SimulatorConfigError(
+            f"profile: {source} is not a mapping of a name to an engine's constants ({error}); see profiles.yaml"
+        ) from None
+    for name, profile in profiles.items():
+        refuse_senseless(profile, _PROFILE_BOUNDS, f"profile {name}: ")
+    return profiles
+
+
+_PROFILE_BOUNDS = {
+    "prefill_tokens_per_s": Bound(0, above=True),
+    "attention_s": _TIME,
+    "step_s": _TIME,
+    "per_seq_s": _TIME,
+    "per_kv_token_s": _TIME,
+    "kv_tokens": _COUNT,
+    "chunk": _COUNT,
+    "max_seqs": _COUNT,
+}
 
 
 def find_profile(name: str) -> EngineProfile:

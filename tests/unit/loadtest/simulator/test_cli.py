@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from loadtest.simulator import EngineConfig, SimulatorConfigError
-from loadtest.simulator.cli import app, plan
+from loadtest.simulator.cli import main, plan
 from tests.support.simulator import http
 
 
@@ -65,12 +66,64 @@ async def test_a_process_whose_engines_have_all_died_ends_with_an_error() -> Non
         (["--tokenizer", "nowhere"], "tokenizer"),
         (["--count", "0"], "count"),
         (["--faults", '{"explode": 1}'], "explode"),
+        (["--faults", "{"], "--faults"),
+        (["--faults", '{"error_rate": 7}'], "faults.error_rate"),
+        (["--faults", '{"fail_paths": {"/health": 7}}'], "fail_paths"),
+        (["--port", "70000"], "port"),
+        (["--port", "-1"], "port"),
+        (["--port", "65530", "--count", "10"], "port"),
+        (["--port", "http"], "--port"),
+        (["--kv-events-port", "65000"], "kv_events_port"),
+        (["--block-size", "0"], "block_size"),
+        (["--num-gpu-blocks", "0"], "num_gpu_blocks"),
+        (["--speed", "0"], "speed"),
+        (["--speed", "nan"], "speed"),
+        (["--speed", "inf"], "speed"),
+        (["--max-num-seqs", "0"], "max_num_seqs"),
+        (["--max-num-batched-tokens", "0"], "max_num_batched_tokens"),
+        (["--max-num-queued-reqs", "-1"], "max_num_queued_reqs"),
+        (["--max-model-len", "0"], "max_model_len"),
+        (["--dp-size", "0"], "dp_size"),
+        (["--transfer-base-ms", "-1"], "transfer_base_ms"),
+        (["--shutdown-timeout", "-1"], "shutdown_timeout_s"),
+        (["--model", ""], "model"),
+        (["--lora", ""], "model"),
+        (["--host", "192.0.2.1"], "host"),
+        (["--host", "no host"], "host"),
+        (["--profile", "nothing.yaml"], "profile"),
+        (["--nothing"], "--nothing"),
+        (["word"], "word"),
     ],
 )
-def test_a_setting_that_cannot_be_is_named(flags: list[str], named: str) -> None:
-    result = CliRunner().invoke(app, ["--port", "0", *flags])
-    assert result.exit_code == 2
-    assert named in result.output
+def test_a_setting_that_cannot_be_is_named_in_one_line(
+    flags: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--port", "0", *flags]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert line.startswith("kvrouter sim: ")
+    assert named in line
+    assert "Errno" not in line
+
+
+def test_a_port_in_use_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["--port", str(taken.getsockname()[1])]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "in use" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "a: 1", "- 1", "a: {chunk: 0}", "a: {kv_tokens: many}", "{}"],
+)
+def test_a_profile_that_is_none_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = tmp_path / "engine.yaml"
+    profile.write_text(text, encoding="utf-8")
+    assert main(["--port", "0", "--profile", str(profile)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "engine.yaml" in line
 
 
 def test_engines_take_ports_in_a_row() -> None:
