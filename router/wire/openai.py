@@ -18,6 +18,7 @@ from router.core import Api
 from router.errors import InvalidRequest
 
 _TRANSFER_KEYS = ("kv_transfer_params", "ec_transfer_params")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
 
 RENDER_FIELDS: Mapping[Api, tuple[str, ...]] = MappingProxyType(
@@ -91,6 +92,8 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     n: int = 1
     priority: int | None = None
+    has_priority: bool = False
+    """The body asks for some, in a form that can be read here or not."""
     include_usage: bool = False
     """The client asked for the usage chunk of a stream itself."""
     has_stream_options: bool = False
@@ -134,6 +137,7 @@ def parse_request(api: Api, path: str, body: bytes, *, content_type: str = "appl
         cache_salt=_text(read.cache_salt),
         n=_count(read.n) or 1,
         priority=_whole(read.priority),
+        has_priority=read.priority is not msgspec.UNSET and read.priority is not None,
         include_usage=type(read.stream_options) is dict and _truth(read.stream_options.get("include_usage")),
         has_stream_options=read.stream_options is not msgspec.UNSET,
         has_kv_transfer_params=_steers_transfer(read),
@@ -206,7 +210,7 @@ def _whole(value: Any) -> int | None:
         return value
     if type(value) is float and value.is_integer():
         return int(value)
-    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 19:
+    if type(value) is str and len(value) < 19 and _WHOLE.fullmatch(value):
         return int(value)
     return None
 

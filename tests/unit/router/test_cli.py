@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import socket
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 from router.cli import run
+from router.settings import load
+from router.settings.keys import digest
 
 ROOT = Path(__file__).parents[3]
 ENGINE = "http://127.0.0.1:8001"
@@ -99,7 +102,7 @@ class TestBadInput:
             (["serve", ENGINE, "--port", "70000"], "server.port (command line) must be at most 65535, not 70000"),
             (["serve", ENGINE, "--log-level", "loud"], "log.level (command line) must be 'debug', 'info'"),
             (["serve", ENGINE, "--redis", "localhost"], "redis.url (command line) has no scheme: write redis://"),
-            (["serve", ENGINE, "--api-key", ""], "server.api_keys (command line) holds an empty key"),
+            (["serve", ENGINE, "--api-key", ""], "server.api_keys[0] (command line) holds an empty key"),
             (["serve", "--prefill", ENGINE], "endpoints has only role prefill"),
             (["serve", "--config", "/nowhere.yaml"], "the configuration file /nowhere.yaml cannot be read"),
             (["serve", "--wibble"], "No such option: --wibble"),
@@ -180,3 +183,21 @@ class TestProcess:
         assert port in line
         assert "address already in use" in line
         assert "Traceback" not in done.stderr
+
+
+class TestHashKey:
+    def test_its_output_is_an_api_key_for_the_settings(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("s3cret\n"))
+        assert run(["hash-key"]) == 0
+        shown = capsys.readouterr().out.strip()
+        assert "s3cret" not in shown
+        monkeypatch.setenv("KVROUTER_SERVER__API_KEYS", shown)
+        assert load(flags={"endpoints": [ENGINE]}).server.api_keys[0].digest == digest("s3cret")
+
+    def test_nothing_to_hash_is_bad_input(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
+        assert complaint(capsys, ["hash-key"]).startswith("standard input holds no key: pipe one in")

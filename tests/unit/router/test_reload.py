@@ -15,6 +15,7 @@ import pytest
 from router.errors import ConfigError
 from router.reload import ConfigWatcher, SettingsLoader, compare
 from router.settings import Settings
+from router.settings.keys import digest
 
 SECONDS = 20.0
 """Far more than a reload takes; a test that reaches it fails."""
@@ -190,7 +191,7 @@ async def test_the_key_file_is_watched_too(config: Path) -> None:
         keys.write_text("two\n", encoding="utf-8")
         async with asyncio.timeout(SECONDS):
             new = await applied.seen.get()
-    assert [key.get_secret_value() for key in new.server.api_keys] == ["two"]
+    assert [key.digest for key in new.server.api_keys] == [digest("two")]
 
 
 async def test_a_rewritten_picker_configuration_is_applied_though_its_path_stays(config: Path) -> None:

@@ -17,6 +17,7 @@ from router.core import Role
 from router.errors import ConfigError
 from router.settings import Settings, dump, load
 from router.settings.doc import render
+from router.settings.keys import digest
 from router.settings.sources import environment_names
 
 ONE = {"endpoints": ["http://127.0.0.1:8001"]}
@@ -266,6 +267,13 @@ redis: {url: "redis://:s3cret-4@h/0"}
             "server: {api_keys: s3cret}",
             "server: {api_keys: [{s3cret: 1}]}",
             "server: {api_keys: [5353535353]}",
+            "server: {api_keys: [{key: s3cret, sha256: s3cret}]}",
+            "server: {api_keys: [{sha256: s3cret}]}",
+            "server: {api_keys: ['sha256:s3cret']}",
+            "server: {api_keys: [[s3cret]]}",
+            "server: {api_keys: [{key: {s3cret: 1}}]}",
+            "server: {api_keys: [{key: s3cret, name: 's3cret s3cret'}]}",
+            "server: {api_keys: [s3cret, {key: s3cret, trusted: true}]}",
             "redis: {url: 's3cret://s3cret'}",
             "redis: {url: 5353535353}",
             "upstream: {api_key: [s3cret]}",
@@ -286,7 +294,53 @@ class TestFiles:
     def test_a_key_file_adds_to_the_keys(self, folder: Path) -> None:
         (folder / "keys").write_text("# ours\nk1\n\n k2 \nk0\n", encoding="utf-8")
         settings = from_text(folder, yaml.safe_dump(ONE | {"server": {"api_keys": ["k0"], "api_keys_file": "keys"}}))
-        assert [key.get_secret_value() for key in settings.server.api_keys] == ["k0", "k1", "k2"]
+        assert [key.digest for key in settings.server.api_keys] == [digest(key) for key in ("k0", "k1", "k2")]
+
+    def test_a_key_file_may_hold_digests_and_rights(self, folder: Path) -> None:
+        (folder / "keys").write_text(
+            f"sha256:{digest('k1')} name=web tenant=shop objectives=chat,batch max_priority=5\n"
+            f"SHA256:{digest('k2').upper()}\n"
+            "k3 trusted=true\n",
+            encoding="utf-8",
+        )
+        web, plain, gate = from_text(
+            folder, yaml.safe_dump(ONE | {"server": {"api_keys_file": "keys"}})
+        ).server.api_keys
+        assert (web.digest, web.name, web.tenant, web.objectives, web.max_priority, web.trusted) == (
+            *(digest("k1"), "web", "shop", ("chat", "batch"), 5, False),
+        )
+        assert (plain.digest, plain.name, plain.tenant, plain.trusted) == (
+            *(digest("k2"), f"key-{digest('k2')[:8]}", None, False),
+        )
+        assert (gate.digest, gate.trusted) == (digest("k3"), True)
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("s3cret s3cret", "whose line 2 has a word after the key that is no right"),
+            ("s3cret sha256=s3cret", "has a word after the key that is no right"),
+            ("sha256:s3cret", "whose line 2 holds a digest that is not 64 hex digits"),
+            ("s3cret max_priority=s3cret", "whose line 2 max_priority= is wrong"),
+            ("s3cret trusted=s3cret", "whose line 2 trusted= is wrong"),
+        ],
+    )
+    def test_a_mistake_in_a_key_file_names_its_line_and_quotes_nothing(
+        self, folder: Path, line: str, said: str
+    ) -> None:
+        (folder / "keys").write_text(f"good\n{line}\n", encoding="utf-8")
+        complained = complaint(folder, yaml.safe_dump(ONE | {"server": {"api_keys_file": "keys"}}))
+        assert said in complained
+        assert "s3cret" not in complained
+
+    def test_a_key_is_a_digest_from_the_moment_it_is_read(self, folder: Path) -> None:
+        given = ["k0", f"sha256:{digest('k1')}", {"key": "k2", "name": "web"}, {"sha256": digest("k3")}, "k0"]
+        settings = from_text(folder, yaml.safe_dump(ONE | {"server": {"api_keys": given}}))
+        assert [key.digest for key in settings.server.api_keys] == [digest(f"k{number}") for number in range(4)]
+        assert all(key.key is None for key in settings.server.api_keys)
+
+    def test_keys_may_stand_in_the_environment_as_digests(self) -> None:
+        environ = {"KVROUTER_ENDPOINTS": "http://a:1", "KVROUTER_SERVER__API_KEYS": f"sha256:{digest('k0')},k1"}
+        assert [key.digest for key in load(environ=environ).server.api_keys] == [digest("k0"), digest("k1")]
 
     @pytest.mark.parametrize("content", ["", "# nothing\n\n"])
     def test_a_key_file_without_keys_does_not_open_the_router(self, folder: Path, content: str) -> None:

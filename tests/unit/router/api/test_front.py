@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from router.api.callers import TrustedPeers
 from router.api.front import Front, FrontSettings
-from router.api.keys import KeyRing
+from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
-from router.core import Api, InferenceRequest
+from router.core import Api, Caller, InferenceRequest
 from router.errors import UpstreamFailed
 from router.ports import Reply
 from tests.support.asgi import Answer, AsgiClient
@@ -60,6 +62,10 @@ def front(
         settings=FrontSettings(**{"max_body_bytes": 1000, **settings}),
         clock=lambda: 7.0,
     )
+
+
+def ring(text: str, **rights: Any) -> KeyRing:
+    return KeyRing([Key(digest=hashlib.sha256(text.encode()).digest(), name=text, tenant=text, **rights)])
 
 
 async def post(app: Front, path: str = "/v1/chat/completions", **how: Any) -> Answer:
@@ -125,7 +131,7 @@ async def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
 
 async def test_a_key_is_asked_for_before_the_body_is_read() -> None:
     journey = FakeJourney()
-    app = front(journey, keys=KeyRing(["k"]))
+    app = front(journey, keys=ring("k"))
     assert (await post(app, body=b"nonsense")).status == 401
     assert (await post(app, headers=[(b"authorization", b"Bearer k")])).status == 200
 
@@ -241,3 +247,72 @@ async def test_an_id_that_could_reach_another_path_never_goes_upstream(path: str
     journey = FakeJourney()
     await AsgiClient(front(journey)).request("GET", path)
     assert journey.stored == []
+
+
+OWN_KEY = (b"authorization", b"Bearer k")
+STEERED = (
+    OWN_KEY,
+    (b"x-llm-d-inference-fairness-id", b"t9"),
+    (b"x-llm-d-inference-objective", b"urgent"),
+    (b"x-llm-d-slo-ttft-ms", b"100"),
+    (b"x-vllm-priority", b"-9"),
+)
+HASTY = b'{"model": "m", "priority": -9, "messages": []}'
+
+
+async def asked(keys: KeyRing, body: bytes = HASTY, **settings: Any) -> InferenceRequest:
+    journey = FakeJourney()
+    assert (await post(front(journey, keys=keys, **settings), headers=STEERED, body=body)).status == 200
+    return journey.requests[0]
+
+
+async def test_a_client_without_rights_steers_nothing() -> None:
+    request = await asked(ring("k"))
+    assert request.caller == Caller("k", None, None, "k")
+    assert (request.routing_headers, request.headers) == ({}, ())
+    assert json.loads(request.body) == {"model": "m", "messages": []}
+
+
+@pytest.mark.parametrize(
+    ("keys", "settings"),
+    [
+        (ring("k", trusted=True), {}),
+        (ring("k"), {"trusted_peers": TrustedPeers(["127.0.0.0/8"])}),
+    ],
+    ids=["by its key", "by where it comes from"],
+)
+async def test_a_trusted_client_steers_by_what_it_says(keys: KeyRing, settings: dict[str, Any]) -> None:
+    request = await asked(keys, **settings)
+    assert request.caller == Caller("t9", "urgent", 9, "k")
+    assert request.routing_headers["x-llm-d-slo-ttft-ms"] == "100"
+    assert request.headers == ((b"x-vllm-priority", b"-9"),)
+    assert request.body == HASTY
+
+
+async def test_a_peer_elsewhere_is_not_trusted() -> None:
+    request = await asked(ring("k"), trusted_peers=TrustedPeers(["10.0.0.0/8"]))
+    assert request.caller == Caller("k", None, None, "k")
+
+
+@pytest.mark.parametrize(("sent", "goes_on"), [(b"-9", b"-5"), (b"-5", b"-5"), (b"3", b"3"), (b'"-7"', b"-5")])
+async def test_a_key_gets_no_more_priority_than_its_own(sent: bytes, goes_on: bytes) -> None:
+    body = HASTY.replace(b"-9", sent)
+    request = await asked(ring("k", max_priority=5), body)
+    assert request.body == HASTY.replace(b"-9", goes_on)
+    assert request.caller.priority == -int(goes_on)
+
+
+async def test_a_priority_that_cannot_be_read_is_not_passed_on_unjudged() -> None:
+    request = await asked(ring("k", max_priority=5), HASTY.replace(b"-9", b"[9]"))
+    assert b"priority" not in request.body
+
+
+async def test_where_nobody_has_rights_bodies_stay_as_they_are() -> None:
+    assert (await asked(KeyRing())).body == HASTY
+    assert (await asked(ring("k"), strip_untrusted_priority=False)).body == HASTY
+
+
+async def test_headers_that_anybody_may_send_are_read_and_passed_on() -> None:
+    request = await asked(KeyRing(), trusted_headers=frozenset({b"x-llm-d-inference-fairness-id"}))
+    assert request.caller == Caller("t9")
+    assert request.headers == ((b"x-llm-d-inference-fairness-id", b"t9"),)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.wire.headers import HOP_BY_HOP, accepted_request_id, request_headers, response_headers
+from router.wire.headers import HOP_BY_HOP, STEERING, accepted_request_id, request_headers, response_headers
 
 
 def test_custom_fields_cross_in_order_and_repeated() -> None:
@@ -37,6 +37,14 @@ def test_fields_that_steer_routing_are_dropped_unless_trusted(name: bytes) -> No
     forwarded, routing = request_headers([(name, b"v")], trusted=frozenset({name}))
     assert forwarded == ((name, b"v"),)
     assert routing == {name.decode(): "v"}
+
+
+@pytest.mark.parametrize("name", sorted(STEERING))
+def test_fields_that_a_caller_may_steer_by_are_read_and_end_here(name: bytes) -> None:
+    forwarded, routing = request_headers([(name, b"v"), (b"x-gateway-other", b"1")], steering=STEERING)
+    assert routing == {name.decode(): "v"}
+    # vLLM itself reads this one.
+    assert forwarded == (((name, b"v"),) if name == b"x-vllm-priority" else ())
 
 
 def test_credentials_for_the_router_stay_with_it() -> None:

@@ -53,6 +53,7 @@ def test_a_chat_body_is_reduced_to_what_routing_needs() -> None:
         cache_salt="s",
         n=2,
         priority=-1,
+        has_priority=True,
         include_usage=True,
         has_stream_options=True,
         fields={"messages": messages, "chat_template_kwargs": {"enable_thinking": False}},
