@@ -43,6 +43,7 @@ from router.pool.monitor import Monitor
 from router.pool.pool import Pool
 from router.pool.prober import Prober
 from router.pool.scraper import Scraper
+from router.pool.stalls import Stalls
 from router.process import Process, listen
 from router.reload import ConfigWatcher, SettingsLoader
 from router.retry_budget import RetryBudget
@@ -73,7 +74,9 @@ class App:
         self._relay = Relay(assembly.relay_options(settings), ssl_context=tls)
         self._control = ControlClient(verify=tls)
 
-        self.pool = Pool(assembly.health_policy(settings))
+        self.pool = Pool(
+            assembly.health_policy(settings), max_ejected_share=settings.pool.max_ejected_share, clock=clock
+        )
         self.pool.set_endpoints(assembly.endpoint_specs(settings))
         self.pool.add_observer(Distrust(self._relay))
         calls = PoolCalls(self._control)
@@ -87,6 +90,13 @@ class App:
             heard_at=self._relay.heard_at,
         )
         self.monitor = Monitor(self.pool, prober, scraper, self.supervisor, clock=clock)
+        self._stalls = Stalls(
+            self.pool,
+            lambda endpoint_id: self.inflight.get(endpoint_id).requests,
+            self._relay.heard_at,
+            clock=clock,
+            policy=assembly.stall_policy(settings),
+        )
         self._feeds = Feeds(self.pool, self.supervisor)
         self._discoveries = assembly.discoveries(settings)
 
@@ -141,6 +151,7 @@ class App:
             clock=clock,
             rng=rng,
             estimates=self.engines.estimate,
+            slow_start_s=settings.pool.slow_start_s,
         )
         views = Views(
             version=version("kvrouter"),
@@ -191,6 +202,7 @@ class App:
             await self._shared.index.start()
         self.supervisor.spawn("index housekeeping", self.indexing.run)
         self.supervisor.spawn("loop lag", self._lag.run)
+        self.supervisor.spawn("stalls", self._stalls.run)
         self._events.start()
         self.monitor.start()
         self._feeds.follow(self._discoveries)

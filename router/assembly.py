@@ -34,6 +34,7 @@ from router.pool.health import HealthPolicy
 from router.pool.prober import ProbePolicy
 from router.pool.scraper import ScrapePolicy
 from router.pool.spec import EndpointSpec, KvEventsSpec
+from router.pool.stall import StallPolicy
 from router.ports import Clock
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
@@ -110,7 +111,10 @@ def _dns(name: DnsSettings, settings: Settings) -> DnsDiscovery:
 def health_policy(settings: Settings) -> HealthPolicy:
     pool = settings.pool
     return HealthPolicy(
-        probes_up=pool.healthy_after, probes_down=pool.unhealthy_after, request_failures_down=pool.unhealthy_after
+        probes_up=pool.healthy_after,
+        probes_down=pool.unhealthy_after,
+        request_failures_down=pool.unhealthy_after,
+        errors_down=pool.eject_after_errors,
     )
 
 
@@ -119,6 +123,11 @@ def probe_policy(settings: Settings) -> ProbePolicy:
     return ProbePolicy(
         interval_s=pool.probe_interval_s, timeout_s=pool.probe_timeout_s, refresh_models_s=pool.models_interval_s
     )
+
+
+def stall_policy(settings: Settings) -> StallPolicy:
+    after_s = settings.pool.stall_after_s
+    return StallPolicy(after_s=after_s, interval_s=min(1.0, after_s / 4), most_s=max(300.0, after_s))
 
 
 def scrape_policy(settings: Settings) -> ScrapePolicy:

@@ -192,6 +192,8 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Device KV blocks of `block_size` tokens."""
     on_trial: bool = False
     """Failing requests took it out, a probe brought it back, and no request has been answered since: one at a time."""
+    since: float | None = None
+    """Monotonic seconds at which it came, or came back, into service with a cold cache; None: not known to have."""
     index: IndexState = IndexState.APPROXIMATE
     metrics: EndpointMetrics | None = None
     process_start: float | None = None

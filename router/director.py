@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -21,7 +21,6 @@ from router.core import (
     Health,
     InferenceRequest,
     Inflight,
-    Role,
     TokenizedPrompt,
     TokenSource,
 )
@@ -34,6 +33,7 @@ from router.observability.events import Observer, Outcome
 from router.pool.models import serving
 from router.ports import CUT, Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization
 from router.scheduling.explanation import explain as explanation
+from router.scheduling.ramp import open_to_more
 from router.scheduling.scheduler import Scheduler
 from router.trip import Trip
 from router.wire.headers import response_headers
@@ -47,7 +47,7 @@ class Director:
 
     `refresh_models` asks the engines which models they serve, at most once a second: for a name nobody is known for.
 
-    `estimates` tells what is known of an endpoint's engine by its id.
+    `estimates` tells what is known of an endpoint's engine by its id. `slow_start_s`: see `router.scheduling.ramp`.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Director:
         clock: Clock,
         rng: random.Random,
         estimates: Callable[[str], EngineEstimate | None] = lambda _: None,
+        slow_start_s: float = 0.0,
     ) -> None:
         self._pool = pool
         self._refresh_models = refresh_models
@@ -82,6 +83,7 @@ class Director:
         self._clock = clock
         self._rng = rng
         self._estimates = estimates
+        self._slow_start_s = slow_start_s
 
     async def serve(self, request: InferenceRequest, reply: Reply) -> None:
         """Raises `RouterError` for what the client must be told, before or after the head went out."""
@@ -127,7 +129,15 @@ class Director:
             except EngineRefused as refusal:
                 await _pass_on(trip, refusal, reply)
                 return
-        await self._legs.decode(trip, decision, prompt, params, reply)
+
+        def newcomers(tried: Collection[str]) -> Sequence[Candidate]:
+            try:
+                states = [state for state in self._eligible(request) if state.endpoint.id not in tried]
+                return self._decide(request, prompt, states).decode
+            except RouterError:
+                return ()
+
+        await self._legs.decode(trip, decision, prompt, params, reply, newcomers)
 
     def _decide(self, request: InferenceRequest, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Decision:
         candidates = self._candidates(prompt, states)
@@ -164,18 +174,12 @@ class Director:
         up = [state for state in states if state.health is Health.HEALTHY or state.health is Health.UNKNOWN]
         if not up:
             raise NoEndpoint("No endpoint that serves this model is healthy.", retry_after_s=1)
-        up = self._without_busy_trials(up)
         holder = self._holder_of_previous(request)
-        if holder is not None:
-            held = [state for state in up if state.endpoint.id == holder]
-            return held or up
-        return up
+        held = [state for state in up if state.endpoint.id == holder] if holder is not None else []
+        return held or list(open_to_more(up, self._own_requests, self._clock(), self._slow_start_s))
 
-    def _without_busy_trials(self, states: list[EndpointState]) -> list[EndpointState]:
-        """An endpoint on trial has one request at a time, unless nobody else can decode."""
-        own = self._inflight
-        free = [state for state in states if not state.on_trial or not own.get(state.endpoint.id).requests]
-        return free if any(state.endpoint.role is not Role.PREFILL for state in free) else states
+    def _own_requests(self, endpoint_id: str) -> int:
+        return self._inflight.get(endpoint_id).requests
 
     def _holder_of_previous(self, request: InferenceRequest) -> str | None:
         previous = request.fields.get("previous_response_id") if request.api is Api.RESPONSES else None

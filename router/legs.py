@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -38,6 +39,9 @@ from router.trip import Trip
 from router.wire.headers import response_headers
 from router.wire.kv_transfer import ask_for_usage, decode_leg_body, hand_off, prefill_leg_body
 from router.wire.sse import scanner_for
+
+Newcomers = Callable[[Collection[str]], Sequence[Candidate]]
+"""Endpoint ids that were asked already -> the others that could decode now, best first: those away at the decision."""
 
 
 class LegSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +139,8 @@ class Legs:
         finally:
             await response.close()
         if response.status != 200:
+            if response.status in _ERRORS:
+                self._pool.report_error(candidate.endpoint)
             self._observer.on_leg_failed(_leg_failed(request, Leg.PREFILL, candidate, "status"))
             return None
         self._pool.report_success(candidate.endpoint)
@@ -155,12 +161,19 @@ class Legs:
         return params
 
     async def decode(
-        self, trip: Trip, decision: Decision, prompt: TokenizedPrompt, params: bytes | None, reply: Reply
+        self,
+        trip: Trip,
+        decision: Decision,
+        prompt: TokenizedPrompt,
+        params: bytes | None,
+        reply: Reply,
+        newcomers: Newcomers,
     ) -> None:
         """Runs the decode leg and pumps its answer to the client.
 
-        `params`: the prefill leg's hand-off, or None to prefill on the decode endpoint. Raises `RouterError` when no
-        endpoint gave an answer, or when the answer broke off.
+        `params`: the prefill leg's hand-off, or None to prefill on the decode endpoint. `newcomers` is asked once
+        nobody of the decision is left. Raises `RouterError` when no endpoint gave an answer, or when the answer broke
+        off.
         """
         request = trip.request
         plain = request.body
@@ -175,8 +188,10 @@ class Legs:
         body = plain if params is None else decode_leg_body(plain, params)
         self._budget.request(self._clock())
         left = list(decision.decode)
+        tried: set[str] = set()
         failure: UpstreamError | None = None
         while (candidate := self._next(left)) is not None:
+            tried.add(candidate.id)
             if params is not None and not self._still_holds(trip):
                 self._forget_prefill(trip)
                 params, body = None, plain
@@ -199,7 +214,9 @@ class Legs:
                     left.insert(0, candidate)
             if isinstance(failure, UpstreamSilent) or spent or not self._may_retry(request):
                 break
-            if any(map(self._usable, left)):
+            if not any(map(self._usable, left)):
+                left = list(newcomers(tried))
+            if left:
                 await self._before_retry(trip.attempts)
         raise _no_answer(failure)
 
@@ -233,6 +250,8 @@ class Legs:
         except UpstreamError as error:
             self._failed(request, Leg.DECODE, candidate, error)
             return error
+        if response.status in _ERRORS:
+            self._pool.report_error(candidate.endpoint)
         try:
             last = last or not self._may_retry(request)
             if response.status in self._settings.retry_statuses and not last:
@@ -260,7 +279,7 @@ class Legs:
             await response.close()
 
     def _passed_over(self, request: InferenceRequest, candidate: Candidate, kind: str) -> UpstreamError:
-        """An answer that another endpoint may better; the endpoint's health is not touched."""
+        """An answer that another endpoint may better."""
         self._observer.on_leg_failed(_leg_failed(request, Leg.DECODE, candidate, kind))
         return UpstreamBroken(f"the engine's answer was not one: {kind}")
 
@@ -392,6 +411,8 @@ class EngineRefused(Exception):
         self.body = body
 
 
+_ERRORS = frozenset({500, 502, 504})
+"""A row of these is the endpoint's fault. Not 503, which a busy engine says, nor any 4xx, which are the request's."""
 _MAX_PREFILL_ANSWER = 64 * 1024 * 1024
 
 

@@ -247,8 +247,12 @@ class EngineCore:
             del self._running[request]
         elif request.phase is Phase.LOADING:
             del self._loading[request]
-        else:
+        elif request in self._waiting:
             self._waiting.remove(request)
+        else:
+            # Held back by a paused engine, and never queued.
+            request.phase = Phase.ABORTED
+            return False
         self._retire(request, Phase.ABORTED, now)
         self.cache.release(request.blocks)
         return True

@@ -68,6 +68,14 @@ def read_version(text: str) -> str:
     return answer.version[:64]
 
 
+def read_flag(text: str) -> bool:
+    """``{"is_paused": true}`` or ``{"is_sleeping": false}``: the one truth value in it."""
+    flags = [value for value in _decode(text, dict[str, Any]).values() if isinstance(value, bool)]
+    if len(flags) != 1:
+        raise FactsError("not one truth value")
+    return flags[0]
+
+
 def read_event_sources(text: str, host: str) -> dict[int, KvEventSource]:
     """``{"<global rank>": {"endpoint", "replay_endpoint", "topic", ...}}`` -> global rank -> source.
 

@@ -8,27 +8,34 @@ for as long as it likes.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 
 from router.core import Endpoint, EndpointState, Health, IndexState, ModelCard
 from router.errors import ConfigError
+from router.pool.bulletin import Bulletin
+from router.pool.ejection import may_eject
 from router.pool.facts import KvEventSource
 from router.pool.health import HealthPolicy, HealthTracker
 from router.pool.observers import PoolObserver
 from router.pool.reading import PageReading
 from router.pool.record import UpstreamRecord
 from router.pool.spec import EndpointSpec
+from router.ports import Clock
 
 log = logging.getLogger(__name__)
-
-_Change = Callable[[PoolObserver], None]
 
 
 class Pool:
     """Implements `router.ports.EndpointPool`. Upstream ids are `EndpointSpec.id`; calls about an upstream or endpoint
     that has meanwhile gone do nothing."""
 
-    def __init__(self, health: HealthPolicy | None = None) -> None:
+    def __init__(
+        self, health: HealthPolicy | None = None, *, max_ejected_share: float = 0.5, clock: Clock = time.monotonic
+    ) -> None:
+        """`max_ejected_share`: see `router.pool.ejection`. `clock` dates when endpoints come into service."""
+        self._max_ejected_share = max_ejected_share
+        self._clock = clock
         self._policy = health or HealthPolicy()
         self._by_source: dict[str, tuple[EndpointSpec, ...]] = {}
         self._records: dict[str, UpstreamRecord] = {}
@@ -37,7 +44,7 @@ class Pool:
         self._upstream_of: dict[str, str] = {}
         self._distrusted: set[str] = set()
         self._snapshot: tuple[EndpointState, ...] | None = ()
-        self._observers: list[PoolObserver] = []
+        self._bulletin = Bulletin()
         self._refresh_models: Callable[[], Awaitable[None]] | None = None
 
     # What the request path uses.
@@ -58,7 +65,12 @@ class Pool:
     def report_failure(self, endpoint: Endpoint) -> None:
         record = self._records.get(self._upstream_of.get(endpoint.id, ""))
         if record is not None:
-            self._judge(record, record.tracker.request_failed(self._policy))
+            self._judge(record, record.tracker.request_failed(self._policy, self._may_eject(record)))
+
+    def report_error(self, endpoint: Endpoint) -> None:
+        record = self._records.get(self._upstream_of.get(endpoint.id, ""))
+        if record is not None:
+            self._judge(record, record.tracker.request_errored(self._policy, self._may_eject(record)))
 
     def report_success(self, endpoint: Endpoint) -> None:
         record = self._records.get(self._upstream_of.get(endpoint.id, ""))
@@ -128,7 +140,7 @@ class Pool:
         self._kv_sources[spec.id] = {}
         log.info("endpoint %s added, role %s", spec.id, spec.role.value)
         self._refresh(record)
-        self._tell(lambda observer: observer.upstream_added(spec.id))
+        self._bulletin.upstream_added(spec.id)
 
     def _remove(self, upstream_id: str) -> None:
         record = self._records.pop(upstream_id)
@@ -136,13 +148,13 @@ class Pool:
         self._kv_sources.pop(upstream_id)
         self._snapshot = None
         log.info("endpoint %s removed", upstream_id)
-        self._tell(lambda observer: observer.upstream_removed(upstream_id))
+        self._bulletin.upstream_removed(upstream_id)
         for endpoint_id, state in states.items():
             del self._upstream_of[endpoint_id]
-            self._tell_removed(state.endpoint)
+            self._bulletin.removed(state.endpoint)
         if upstream_id in self._distrusted:
             self._distrusted.discard(upstream_id)
-            self._tell_trust(record.spec.url, True)
+            self._bulletin.trust_changed(record.spec.url, True)
 
     # What probes and scrapes saw.
 
@@ -176,6 +188,30 @@ class Pool:
         record = self.record(upstream_id)
         if record is not None:
             self._judge(record, record.tracker.probe_failed(self._policy, reason))
+
+    def held(self, upstream_id: str, held: str | None) -> None:
+        """The engine says that it keeps requests waiting: ``paused`` or ``asleep``; None: it does not."""
+        record = self.record(upstream_id)
+        if record is not None and record.held != held:
+            record.held = held
+            self._refresh(record)
+
+    def stands_still(self, upstream_id: str) -> bool:
+        """It works on none of its requests: it is out until `moves`. False: it may not be taken out now."""
+        record = self.record(upstream_id)
+        if record is None or record.stalled or not self._may_eject(record):
+            return False
+        record.stalled = True
+        self._refresh(record)
+        return True
+
+    def moves(self, upstream_id: str) -> None:
+        """Takes `stands_still` back; it is on trial."""
+        record = self.record(upstream_id)
+        if record is not None and record.stalled:
+            record.stalled = False
+            record.tracker = record.tracker.tried()
+            self._refresh(record)
 
     def learn(
         self,
@@ -232,7 +268,7 @@ class Pool:
 
     def add_observer(self, observer: PoolObserver) -> None:
         """Tells it of all that is there already, then of every change."""
-        self._observers.append(observer)
+        self._bulletin.join(observer)
         for upstream_id, states in list(self._states.items()):
             for endpoint_id, state in states.items():
                 observer.added(state)
@@ -242,32 +278,7 @@ class Pool:
             observer.upstream_added(upstream_id)
 
     def remove_observer(self, observer: PoolObserver) -> None:
-        if observer in self._observers:
-            self._observers.remove(observer)
-
-    def _tell(self, change: _Change) -> None:
-        for observer in tuple(self._observers):
-            change(observer)
-
-    def _tell_removed(self, endpoint: Endpoint) -> None:
-        self._tell(lambda observer: observer.removed(endpoint))
-
-    def _tell_restarted(self, endpoint: Endpoint) -> None:
-        self._tell(lambda observer: observer.restarted(endpoint))
-
-    def _tell_source(self, endpoint: Endpoint, source: KvEventSource | None) -> None:
-        self._tell(lambda observer: observer.kv_source_changed(endpoint, source))
-
-    def _tell_trust(self, url: str, trusted: bool) -> None:
-        self._tell(lambda observer: observer.trust_changed(url, trusted))
-
-    def _tell_differences(self, old: EndpointState | None, new: EndpointState, reason: str) -> None:
-        if old is None:
-            self._tell(lambda observer: observer.added(new))
-        elif old.health is not new.health:
-            level = logging.WARNING if new.health is Health.UNHEALTHY else logging.INFO
-            log.log(level, "endpoint %s is %s: %s", new.endpoint.id, new.health.value, reason)
-            self._tell(lambda observer: observer.health_changed(new.endpoint, old.health, new.health))
+        self._bulletin.leave(observer)
 
     # From records to states.
 
@@ -276,15 +287,24 @@ class Pool:
             record.tracker = tracker
             self._refresh(record)
 
+    def _may_eject(self, record: UpstreamRecord) -> bool:
+        others = (other for other in self._records.values() if other is not record)
+        return may_eject(record, others, self._max_ejected_share)
+
     def _restarted(self, record: UpstreamRecord) -> None:
         log.info("endpoint %s is a new process", record.spec.id)
-        record.discovered_at = None
+        record.discovered_at = record.held = None
+        record.stalled = False
+        record.absent.clear()
+        record.since = self._clock()
+        self._refresh(record)
         for state in self._states[record.spec.id].values():
-            self._tell_restarted(state.endpoint)
+            self._bulletin.restarted(state.endpoint)
 
     def _refresh(self, record: UpstreamRecord) -> None:
         """Derives the states anew; equal ones stay the same objects, differences are told."""
         upstream_id = record.spec.id
+        record.note_health(self._clock())
         old, new = self._states[upstream_id], record.states()
         for endpoint_id, state in new.items():
             if old.get(endpoint_id) == state:
@@ -300,14 +320,14 @@ class Pool:
         for state in gone:
             del self._upstream_of[state.endpoint.id]
             record.index.pop(state.endpoint.id, None)
-            self._tell_removed(state.endpoint)
+            self._bulletin.removed(state.endpoint)
         for endpoint_id, state in new.items():
-            self._tell_differences(old.get(endpoint_id), state, record.reason)
+            self._bulletin.state_changed(old.get(endpoint_id), state, record.reason)
             if old_sources.get(endpoint_id) != new_sources.get(endpoint_id):
-                self._tell_source(state.endpoint, new_sources.get(endpoint_id))
+                self._bulletin.source_changed(state.endpoint, new_sources.get(endpoint_id))
         if record.trusted is (upstream_id in self._distrusted):
             (self._distrusted.discard if record.trusted else self._distrusted.add)(upstream_id)
-            self._tell_trust(record.spec.url, record.trusted)
+            self._bulletin.trust_changed(record.spec.url, record.trusted)
 
 
 def _refuse_twins(specs: Iterable[EndpointSpec]) -> None:

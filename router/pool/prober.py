@@ -17,8 +17,9 @@ import msgspec
 
 from router.core import Endpoint, ModelCard
 from router.pool.calls import CallError, ControlCalls
-from router.pool.facts import FactsError, KvEventSource, read_event_sources, read_models, read_version
+from router.pool.facts import FactsError, KvEventSource, read_event_sources, read_flag, read_models, read_version
 from router.pool.pool import Pool
+from router.pool.record import UpstreamRecord
 from router.pool.scraper import Scraper
 from router.ports import Clock
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 _NO_MODELS: dict[str, ModelCard] = {}
 _NO_SOURCES: dict[int, KvEventSource] = {}
+_HELD = (("/is_sleeping", "asleep"), ("/is_paused", "paused"))
+"""vLLM's development mode has these; ``/health`` says 200 in either state while requests wait for ever."""
 
 
 class ProbePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +73,31 @@ class Prober:
             if error.reason != "timeout" or heard_now is None or heard_now == heard:
                 self._pool.probe_failed(upstream_id, error.reason)
             return
+        held = await self._held(record)
+        if self._pool.record(upstream_id) is not record:
+            return
+        self._pool.held(upstream_id, held)
         self._pool.probe_ok(upstream_id)
         known_at = record.discovered_at
         if known_at is None:
             await self.discover(upstream_id)
         elif self._clock() - known_at >= self.policy.refresh_models_s:
             await self.refresh_models(upstream_id)
+
+    async def _held(self, record: UpstreamRecord) -> str | None:
+        """Why the engine keeps requests waiting, if it says so. What it has no path for is not asked again."""
+        for path, word in _HELD:
+            if path in record.absent:
+                continue
+            try:
+                if read_flag(await self._get(record.contact(), path)):
+                    return word
+            except CallError as error:
+                if error.absent:
+                    record.absent.add(path)
+            except FactsError:
+                record.absent.add(path)
+        return None
 
     async def discover(self, upstream_id: str) -> None:
         """Everything an engine tells about itself; what it does not tell stays as it was."""

@@ -19,7 +19,16 @@ _LORA = "vllm:lora_requests_info"
 _CACHE = "vllm:cache_config_info"
 _SLEEP = "vllm:engine_sleep_state"
 _START = "process_start_time_seconds"
-_FILTER = MetricFilter({*_RUNNING, *_WAITING, *_USAGE, _LORA, _CACHE, _SLEEP, _START})
+_WORK = frozenset(
+    {
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "vllm:iteration_tokens_total_count",
+        "sglang:prompt_tokens_total",
+        "sglang:generation_tokens_total",
+    }
+)
+_FILTER = MetricFilter({*_RUNNING, *_WAITING, *_USAGE, *_WORK, _LORA, _CACHE, _SLEEP, _START})
 
 
 class EngineReading(msgspec.Struct, kw_only=True):
@@ -34,6 +43,11 @@ class EngineReading(msgspec.Struct, kw_only=True):
     """Device blocks of `block_size` tokens."""
     prefix_caching: bool | None = None
     awake: bool | None = None
+    work: float | None = None
+    """Sum of what only ever grows with work done: tokens and steps."""
+
+    def signs(self) -> tuple[float | None, ...]:
+        return (self.work, self.running, self.waiting, self.kv_usage)
 
 
 class PageReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +67,12 @@ class PageReading(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def asleep(self) -> bool:
         return any(engine.awake is False for engine in self.engines.values())
+
+    @property
+    def pulse(self) -> tuple[float | None, ...]:
+        """What changes while the engines work: of a long prefill, for a while, the cache's use alone."""
+        engines = self.engines.values()
+        return tuple(_total(values) for values in zip(*(engine.signs() for engine in engines), strict=True))
 
     def metrics(self, global_rank: int | None) -> EndpointMetrics:
         """Of one rank, or with None of all together (sums; the mean for the cache's use)."""
@@ -107,6 +127,8 @@ def _note(engine: EngineReading, sample: Sample) -> None:
         engine.waiting = (engine.waiting or 0.0) + value
     elif name in _USAGE:
         engine.kv_usage = max(engine.kv_usage or 0.0, value)
+    elif name in _WORK:
+        engine.work = (engine.work or 0.0) + value
     elif name == _SLEEP:
         if sample.labels.get("sleep_state") == "awake":
             engine.awake = value != 0

@@ -6,7 +6,7 @@ load, cache and event source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from router.core import Endpoint, EndpointState, Health, IndexState, ModelCard
 from router.pool.facts import KvEventSource, configured_source, override_models
@@ -20,23 +20,37 @@ class UpstreamRecord:
     """Facts go in by attribute; `states()` and `kv_sources()` derive. Owned and edited by `Pool` alone."""
 
     __slots__ = (
+        "absent",
         "discovered_at",
         "draining",
+        "held",
         "index",
         "models",
         "page",
         "process_start",
         "scrapes_failed",
+        "since",
         "sources",
         "spec",
+        "stalled",
         "tracker",
         "version",
+        "was",
     )
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.spec = spec
         self.tracker = HealthTracker()
         self.draining = False
+        self.absent: set[str] = set()
+        """Control paths that this incarnation does not have."""
+        self.held: str | None = None
+        """``paused`` or ``asleep``, as the engine itself says."""
+        self.stalled = False
+        """It works on none of its requests."""
+        self.since: float | None = None
+        """When it came into service, and again when it came back cold."""
+        self.was = Health.UNKNOWN
         self.models: Mapping[str, ModelCard] = {}
         self.version: str | None = None
         self.sources: Mapping[int, KvEventSource] = {}
@@ -48,17 +62,36 @@ class UpstreamRecord:
         self.index: dict[str, IndexState] = {}
 
     @property
-    def asleep(self) -> bool:
-        return self.page is not None and self.page.asleep
+    def waits(self) -> str | None:
+        """Why requests would wait here for ever although ``/health`` says 200; None: they would not."""
+        if self.held is not None:
+            return self.held
+        if self.page is not None and self.page.asleep:
+            return "asleep"
+        return "stands still" if self.stalled else None
 
     @property
     def health(self) -> Health:
         if self.draining:
             return Health.DRAINING
-        # A sleeping engine answers /health with 200 and lets requests hang.
-        if self.asleep:
-            return Health.UNHEALTHY
-        return self.tracker.verdict
+        return self.tracker.verdict if self.waits is None else Health.UNHEALTHY
+
+    @property
+    def ejected(self) -> bool:
+        """Out, and not on the word of probes or of the engine itself."""
+        return self.stalled or (self.tracker.verdict is Health.UNHEALTHY and self.tracker.by_requests)
+
+    def served(self) -> Collection[str]:
+        """Names of its models; empty: not known."""
+        return self.spec.models or self.models
+
+    def note_health(self, now: float) -> None:
+        """Dates a return into service. Who drained has kept its cache, and is no newcomer."""
+        health = self.health
+        if health is Health.HEALTHY and self.was in (Health.UNKNOWN, Health.UNHEALTHY):
+            self.since = now
+        if health is not Health.DRAINING:
+            self.was = health
 
     @property
     def trusted(self) -> bool:
@@ -67,13 +100,13 @@ class UpstreamRecord:
         Failed requests alone do not speak for the others: those that took an endpoint out may have met a full backlog,
         and a probe will tell within its interval.
         """
-        return not self.asleep and (self.tracker.verdict is not Health.UNHEALTHY or self.tracker.by_requests)
+        return self.waits is None and (self.tracker.verdict is not Health.UNHEALTHY or self.tracker.by_requests)
 
     @property
     def reason(self) -> str:
         if self.draining:
             return "draining"
-        return "asleep" if self.asleep else self.tracker.reason
+        return self.waits or self.tracker.reason
 
     def engines(self) -> frozenset[int]:
         """Global ranks the engine has shown, by its sources or its metrics, whichever shows more of them."""
@@ -122,6 +155,7 @@ class UpstreamRecord:
             block_size=block_size,
             num_blocks=num_blocks,
             on_trial=self.tracker.on_trial,
+            since=self.since,
             index=self.index.get(endpoint.id, IndexState.APPROXIMATE),
             metrics=metrics,
             process_start=self.process_start,

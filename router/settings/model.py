@@ -220,6 +220,17 @@ class PoolSettings(Section):
     """Failures in a row (probes, or connects and resets seen on requests) that make it unhealthy."""
     scrape_interval_s: Seconds = 1.0
     """How often `/metrics` is read."""
+    max_ejected_share: float = Field(default=0.5, ge=0, le=1)
+    """Of the endpoints that can stand in for one another, how many may be out because requests failed there or because
+    they stand still. One always may, the last one in service never; probes are believed without a bound."""
+    eject_after_errors: Count = 5
+    """Answers of 500, 502 or 504 in a row that take an endpoint out; 503 and 4xx never do."""
+    stall_after_s: Seconds = 30.0
+    """An endpoint with requests under way that sends no byte and whose metrics stand still for so long, while others
+    work, is out for that time, doubled each time it happens again, up to 300 s."""
+    slow_start_s: SecondsOrZero = 30.0
+    """An endpoint that comes into service beside others, or comes back, gets requests in flight up to a growing share
+    of what those have, over this time; 0 for no such ramp."""
     models_interval_s: Seconds = 30.0
     """How often `/v1/models` and the engine's identity are read again."""
 

@@ -142,6 +142,7 @@ class FakePool:
     def __init__(self, states: Sequence[EndpointState]) -> None:
         self.states = list(states)
         self.failed: list[str] = []
+        self.errors: list[str] = []
         self.succeeded: list[str] = []
         self.refreshes = 0
 
@@ -150,6 +151,9 @@ class FakePool:
 
     def report_failure(self, endpoint: Endpoint) -> None:
         self.failed.append(endpoint.id)
+
+    def report_error(self, endpoint: Endpoint) -> None:
+        self.errors.append(endpoint.id)
 
     def report_success(self, endpoint: Endpoint) -> None:
         self.succeeded.append(endpoint.id)

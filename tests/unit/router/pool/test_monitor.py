@@ -320,3 +320,40 @@ async def test_rounds_keep_their_pace_when_an_engine_answers_slowly() -> None:
         await world.time.advance(41)
         # Every 2 s, give or take the jitter: not every 2 s after an answer that took 1.5 s.
         assert 17 <= engine.calls.count("/health") <= 24
+
+
+async def test_a_probe_that_a_busy_engine_misses_while_its_tokens_come_does_not_count() -> None:
+    heard: dict[str, float] = {}
+    world = World({A: FakeEngine()})
+    prober = Prober(world.pool, world.calls, world.scraper, clock=world.time.clock, heard_at=heard.get)
+    await prober.probe("a:1")
+    world.engines[A].answers["/health"] = None
+    for _ in range(5):
+        probing = asyncio.create_task(prober.probe("a:1"))
+        await world.time.settle()
+        heard[A] = world.time.now
+        await world.time.advance(2.5)
+        await probing
+    assert world.health() == {"a:1": Health.HEALTHY}
+    for _ in range(2):
+        probing = asyncio.create_task(prober.probe("a:1"))
+        await world.time.advance(2.5)
+        await probing
+    assert world.health() == {"a:1": Health.UNHEALTHY}
+
+
+async def test_an_engine_that_says_it_is_paused_or_asleep_is_out_while_it_says_so() -> None:
+    world = World({A: FakeEngine(), B: FakeEngine()})
+    paused, plain = world.engines[A], world.engines[B]
+    paused.answers |= {"/is_sleeping": '{"is_sleeping": false}', "/is_paused": '{"is_paused": true}'}
+    await world.monitor.probe_all()
+    assert world.health() == {"a:1": Health.UNHEALTHY, "b:1": Health.HEALTHY}
+    assert world.pool.reasons()["a:1"] == "paused"
+    paused.answers["/is_paused"] = '{"is_paused": false}'
+    await world.monitor.probe_all()
+    assert world.health()["a:1"] is Health.HEALTHY
+    paused.answers["/is_sleeping"] = '{"is_sleeping": true}'
+    await world.monitor.probe_all()
+    assert world.pool.reasons()["a:1"] == "asleep"
+    # Who has no such path is asked once.
+    assert plain.calls.count("/is_paused") == 1

@@ -8,6 +8,7 @@ from router.core import Endpoint, Health, IndexState, ModelCard, Role
 from router.errors import ConfigError
 from router.pool.facts import KvEventSource
 from router.pool.health import HealthPolicy
+from router.pool.observers import PoolObserver
 from router.pool.pool import Pool
 from router.pool.reading import read_page
 from router.pool.spec import EndpointSpec, KvEventsSpec
@@ -127,6 +128,7 @@ def test_a_list_that_names_an_endpoint_twice_is_refused_and_changes_nothing(spec
 def test_failed_requests_in_a_row_take_an_endpoint_out_until_a_probe_succeeds() -> None:
     pool = pool_of(A, B)
     pool.probe_ok("a:1")
+    pool.probe_ok("b:1")
     endpoint = pool.snapshot()[0].endpoint
     for _ in range(3):
         pool.report_failure(endpoint)
@@ -135,7 +137,93 @@ def test_failed_requests_in_a_row_take_an_endpoint_out_until_a_probe_succeeds() 
     assert health(pool, "a:1") is Health.UNHEALTHY
     pool.probe_ok("a:1")
     assert health(pool, "a:1") is Health.HEALTHY
-    assert health(pool, "b:1") is Health.UNKNOWN
+    assert health(pool, "b:1") is Health.HEALTHY
+
+
+def test_errors_answered_in_a_row_take_it_out_and_one_good_answer_starts_the_count_anew() -> None:
+    pool = pool_of(A, B)
+    pool.probe_ok("a:1")
+    pool.probe_ok("b:1")
+    endpoint = pool.snapshot()[0].endpoint
+    for _ in range(4):
+        pool.report_error(endpoint)
+    pool.report_success(endpoint)
+    for _ in range(4):
+        pool.report_error(endpoint)
+    assert pool.usable("a:1")
+    pool.report_error(endpoint)
+    assert not pool.usable("a:1")
+    assert pool.reasons()["a:1"] == "5 errors in a row answered"
+
+
+def test_requests_never_take_out_the_last_one_in_service() -> None:
+    pool = pool_of(A, B)
+    pool.probe_ok("a:1")
+    pool.probe_failed("b:1", "refused")
+    for _ in range(10):
+        pool.report_failure(pool.snapshot()[0].endpoint)
+    assert pool.usable("a:1")
+    assert not pool.stands_still("a:1")
+    # As soon as there is somebody to stand in, what was noted counts.
+    pool.probe_ok("b:1")
+    pool.probe_ok("b:1")
+    pool.report_failure(pool.snapshot()[0].endpoint)
+    assert not pool.usable("a:1")
+
+
+def test_whether_an_endpoint_is_waited_for_is_told_when_it_changes() -> None:
+    told: list[tuple[str, bool]] = []
+
+    class Trust(PoolObserver):
+        def trust_changed(self, url: str, trusted: bool) -> None:
+            told.append((url, trusted))
+
+    pool = pool_of(A, B)
+    pool.add_observer(Trust())
+    for name in ("a:1", "b:1"):
+        pool.probe_ok(name)
+    for _ in range(3):
+        pool.report_failure(pool.snapshot()[0].endpoint)
+    # Failing requests do not speak for those that wait; the probe that fails too does.
+    assert told == []
+    pool.probe_failed("a:1", "timeout")
+    assert told == [(A, False)]
+    pool.probe_ok("a:1")
+    pool.probe_ok("a:1")
+    assert told == [(A, False), (A, True)]
+    pool.held("b:1", "paused")
+    pool.set_endpoints([EndpointSpec(url=A)])
+    assert told[2:] == [(B, False), (B, True)]
+
+
+def test_an_engine_that_stands_still_is_out_until_it_moves_and_then_on_trial() -> None:
+    pool = pool_of(A, B)
+    for name in ("a:1", "b:1"):
+        pool.probe_ok(name)
+    assert pool.stands_still("a:1")
+    assert (health(pool, "a:1"), pool.reasons()["a:1"]) == (Health.UNHEALTHY, "stands still")
+    pool.probe_ok("a:1")
+    assert not pool.usable("a:1")
+    pool.moves("a:1")
+    assert pool.usable("a:1")
+    assert pool.snapshot()[0].on_trial
+
+
+def test_a_return_into_service_is_dated_and_the_end_of_a_drain_is_none() -> None:
+    now = 5.0
+    pool = Pool(HealthPolicy(probes_up=1, probes_down=1), clock=lambda: now)
+    pool.set_endpoints([EndpointSpec(url=A)])
+    assert pool.snapshot()[0].since is None
+    pool.probe_ok("a:1")
+    assert pool.snapshot()[0].since == 5.0
+    now = 6.0
+    pool.drain("a:1")
+    pool.drain("a:1", draining=False)
+    assert pool.snapshot()[0].since == 5.0
+    pool.probe_failed("a:1", "timeout")
+    now = 7.0
+    pool.probe_ok("a:1")
+    assert pool.snapshot()[0].since == 7.0
 
 
 def test_reports_about_an_endpoint_that_has_gone_do_nothing() -> None:
@@ -270,16 +358,17 @@ def test_ranks_replace_the_single_endpoint_once_the_engine_shows_them() -> None:
 
 
 def test_ranks_share_health_and_models_and_go_together() -> None:
-    pool = pool_of(A)
+    pool = pool_of(A, B)
     pool.read_page("a:1", read_page(page(engines=2), 1.0))
     pool.learn("a:1", at=1.0, models={"m": ModelCard(id="m")})
     pool.probe_ok("a:1")
-    assert [(state.health, list(state.models)) for state in pool.snapshot()] == [(Health.HEALTHY, ["m"])] * 2
+    pool.probe_ok("b:1")
+    assert [(state.health, list(state.models)) for state in pool.snapshot()[:2]] == [(Health.HEALTHY, ["m"])] * 2
     for _ in range(3):
         pool.report_failure(pool.snapshot()[1].endpoint)
-    assert {state.health for state in pool.snapshot()} == {Health.UNHEALTHY}
+    assert {state.health for state in pool.snapshot()[:2]} == {Health.UNHEALTHY}
     assert pool.drain("a:1/1")
-    assert {state.health for state in pool.snapshot()} == {Health.DRAINING}
+    assert {state.health for state in pool.snapshot()[:2]} == {Health.DRAINING}
 
 
 def test_a_server_of_one_rank_of_a_group_is_one_endpoint_with_that_ranks_source() -> None:
