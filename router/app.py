@@ -272,10 +272,13 @@ def serve_on(listener: socket.socket, settings: Settings, loader: SettingsLoader
 
 
 async def _serve(settings: Settings, loader: SettingsLoader | None, listener: socket.socket, family: Family) -> None:
+    async def apply(changed: Settings) -> None:
+        await app.apply(changed)
+
+    watcher = None if loader is None else ConfigWatcher(settings, loader, apply)
     app = App(settings, family)
     try:
         await app.start()
-        watcher = None if loader is None else ConfigWatcher(settings, loader, app.apply)
         if watcher is not None:
             app.supervisor.spawn("configuration", watcher.run)
         process = Process(

@@ -25,6 +25,7 @@ LIVE = ("endpoints", "discovery", "server.api_keys", "server.api_keys_file", "sc
 """Keys that take effect without a restart."""
 
 _DEBOUNCE_MS = 200
+_COMPARE_MS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ def compare(old: Settings, new: Settings, rewritten: Collection[str] = ()) -> Ch
 class ConfigWatcher:
     """Loads again when a watched file's content changes or `request` is called (SIGHUP), and applies what changed.
 
+    Made before the parts that `current` configures: what their files hold from then on is never missed.
+
     `apply` gets the settings that are to be in force; it does so whole or raises `ConfigError` and changes nothing.
     """
 
@@ -91,7 +94,7 @@ class ConfigWatcher:
         self._loader = loader
         self._apply = apply
         self._wanted = asyncio.Event()
-        self._digests = _digests(loader.paths(current))
+        self._digests: dict[Path, bytes] = {}
         self._picker = _picker_digest(current)
 
     def request(self) -> None:
@@ -99,7 +102,9 @@ class ConfigWatcher:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. First takes over what changed between the load of `current` and now."""
+        self._digests = await asyncio.to_thread(_digests, self._loader.paths(self.current))
+        await self.reload(quietly=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
             while True:
@@ -107,8 +112,11 @@ class ConfigWatcher:
                 self._wanted.clear()
                 await self.reload()
 
-    async def reload(self) -> bool:
-        """Loads and applies now. False: the old settings stay in force, and the log says why."""
+    async def reload(self, *, quietly: bool = False) -> bool:
+        """Loads and applies now. False: the old settings stay in force, and the log says why.
+
+        `quietly`: nothing is said where nothing has changed.
+        """
         try:
             loaded = await asyncio.to_thread(self._loader)
             picker = await asyncio.to_thread(_picker_digest, loaded)
@@ -119,19 +127,34 @@ class ConfigWatcher:
             logger.error("configuration not reloaded, the old one stays in force: %s", error)
             return False
         self.current, self._picker = change.settings, picker
+        if quietly and not change.live and not change.restart:
+            return True
         if change.restart:
             logger.warning("changed, but needs a restart to take effect: %s", ", ".join(change.restart))
         logger.info("configuration reloaded: %s", ", ".join(change.live) or "nothing changed that can change live")
         return True
 
     async def _watch(self) -> None:
-        """Watches folders, not files: an editor's rename and a ConfigMap's symlink swap replace the file itself."""
+        """Watches folders, not files: an editor's rename and a ConfigMap's symlink swap replace the file itself.
+
+        Contents are compared every few seconds too: a change may come before the operating system's watch stands, and
+        some file systems tell of none.
+        """
         folders = {path.absolute().parent for path in self._loader.paths(self.current)}
         folders = {folder for folder in folders if folder.is_dir()}
         if not folders:
             return
         try:
-            async for _ in awatch(*folders, watch_filter=None, debounce=_DEBOUNCE_MS, step=50, recursive=False):
+            changes = awatch(
+                *folders,
+                watch_filter=None,
+                debounce=_DEBOUNCE_MS,
+                step=50,
+                rust_timeout=_COMPARE_MS,
+                yield_on_timeout=True,
+                recursive=False,
+            )
+            async for _ in changes:
                 digests = await asyncio.to_thread(_digests, self._loader.paths(self.current))
                 if digests != self._digests:
                     self._digests = digests

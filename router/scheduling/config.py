@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Strict
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class PluginSettings(BaseModel):
@@ -56,9 +56,9 @@ class ProfileSettings(BaseModel):
 
     model_config = _FROZEN
 
-    filters: tuple[str, ...] = ()
+    filters: Annotated[tuple[str, ...], Strict(False)] = ()
     """Names or types of filters, applied in this order."""
-    scorers: tuple[ScorerSettings, ...] = ()
+    scorers: Annotated[tuple[ScorerSettings, ...], Strict(False)] = ()
     """Scorers and their weights."""
     picker: str = "max-score-picker"
     """Name or type of the picker."""
@@ -87,7 +87,7 @@ class SchedulingSettings(BaseModel):
 
     model_config = _FROZEN
 
-    plugins: tuple[PluginSettings, ...] = ()
+    plugins: Annotated[tuple[PluginSettings, ...], Strict(False)] = ()
     """Plugins with parameters or a name of their own. Replaces the default list as a whole."""
     profiles: ProfilesSettings = ProfilesSettings()
     """Which plugins choose for each leg."""

@@ -31,7 +31,9 @@ _EXPECTED = {
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
 }
-_SHOWN = frozenset({"bool_parsing", "int_parsing", "int_from_float", "float_parsing", "literal_error", "enum"})
+_SHOWN = frozenset(
+    {"bool_type", "int_type", "float_type", "bool_parsing", "int_parsing", "float_parsing", "literal_error", "enum"}
+)
 
 
 def sentence(error: ValidationError, merged: Mapping[str, Any], sources: Sequence[Source]) -> str:

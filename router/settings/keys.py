@@ -135,6 +135,15 @@ def read_key_file(path: Path, setting: str) -> list[ApiKeySettings]:
     return keys
 
 
+def _right(name: str, value: str) -> Any:
+    """The value as its type; what cannot be one stays text, for the validation to complain of."""
+    if name == "objectives":
+        return value.split(",")
+    if name == "max_priority" and value.removeprefix("-").isdecimal():
+        return int(value)
+    return _FLAGS.get(value, value) if name == "trusted" else value
+
+
 def _key_of(words: list[str], where: str) -> ApiKeySettings:
     entry = _bare_key(words[0])
     for word in words[1:]:
@@ -144,7 +153,7 @@ def _key_of(words: list[str], where: str) -> ApiKeySettings:
                 f"{where} has a word after the key that is no right: write KEY name=... tenant=... objectives=a,b "
                 "max_priority=5 trusted=true, and a key with spaces as its digest (`kvrouter hash-key`)"
             )
-        entry[name] = value.split(",") if name == "objectives" else _FLAGS.get(value, value)
+        entry[name] = _right(name, value)
     try:
         return ApiKeySettings.model_validate(entry)
     except ValidationError as error:

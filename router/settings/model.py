@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from kvindex.redis_address import parse_address
@@ -24,6 +24,8 @@ Seconds = Annotated[float, Field(gt=0)]
 SecondsOrZero = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+RoleName = Annotated[Role, Strict(False)]
+"""Written as text, which strict validation would not take for a member."""
 
 
 def engine_url(value: str) -> str:
@@ -157,7 +159,7 @@ class EndpointSettings(Section):
 
     url: EngineUrl
     """Address, `http(s)://host[:port][/prefix]` without `/v1`."""
-    role: Role = Role.BOTH
+    role: RoleName = Role.BOTH
     """What it may be chosen for: `both`, `prefill` or `decode`."""
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._:/\-]{1,128}$")
     """Shown in headers, metrics and logs instead of `host:port`."""
@@ -186,7 +188,7 @@ class DnsSettings(Section):
     """Engines' port; needed by `a`."""
     scheme: Literal["http", "https"] = "http"
     """How to reach them."""
-    role: Role = Role.BOTH
+    role: RoleName = Role.BOTH
     """Role of every endpoint found."""
     interval_s: Seconds = 5.0
     """How often to resolve."""
@@ -382,6 +384,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
+        strict=True,
         use_attribute_docstrings=True,
         hide_input_in_errors=True,
         env_prefix="KVROUTER_",
@@ -391,7 +394,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
-    endpoints: tuple[Annotated[EndpointSettings, BeforeValidator(_bare_url)], ...] = ()
+    endpoints: Annotated[tuple[Annotated[EndpointSettings, BeforeValidator(_bare_url)], ...], Strict(False)] = ()
     """Engines, as addresses or as mappings."""
     discovery: DiscoverySettings = DiscoverySettings()
     pool: PoolSettings = PoolSettings()

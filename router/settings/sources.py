@@ -153,7 +153,8 @@ class _Environment(EnvSettingsSource):
         if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
             annotation = str(field.annotation) if field is not None else ""
             if "tuple[" in annotation.lower():
-                return [part.strip() for part in value.split(",") if part.strip()]
+                parts = [part.strip() for part in value.split(",") if part.strip()]
+                return [int(part) if "[int" in annotation and part.isdecimal() else part for part in parts]
             raise ValueError("neither JSON nor a list")
         return super().decode_complex_value(field_name, field, value)
 

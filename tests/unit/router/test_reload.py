@@ -210,7 +210,7 @@ async def test_a_rewritten_picker_configuration_is_applied_though_its_path_stays
 
 
 async def test_a_signal_reloads_where_nothing_is_watched() -> None:
-    loaded = iter([settings(), settings(endpoints=["http://b:1"])])
+    loaded = iter([settings(), settings(), settings(endpoints=["http://b:1"])])
 
     class Scripted(SettingsLoader):
         def __call__(self) -> Settings:
@@ -222,3 +222,48 @@ async def test_a_signal_reloads_where_nothing_is_watched() -> None:
     async with running(watching):
         watching.request()
         assert await applied.next_urls() == ["http://b:1"]
+
+
+async def test_a_change_between_the_load_and_the_watch_is_not_lost(config: Path) -> None:
+    applied = Applied()
+    watching = watcher(config, applied)
+    config.write_text("endpoints: ['http://b:1']\n", encoding="utf-8")
+    async with running(watching):
+        assert await applied.next_urls() == ["http://b:1"]
+
+
+async def test_nor_one_of_a_picker_configuration(config: Path) -> None:
+    picker = config.with_name("epc.yaml")
+    picker.write_text("one", encoding="utf-8")
+    config.write_text("endpoints: ['http://a:1']\nscheduling: {endpoint_picker_config: epc.yaml}\n", encoding="utf-8")
+    applied = Applied()
+    watching = watcher(config, applied)
+    picker.write_text("two", encoding="utf-8")
+    async with running(watching):
+        assert await applied.next_urls() == ["http://a:1"]
+
+
+async def test_nor_one_that_the_operating_system_does_not_tell_of(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change after the catching up and before the watch stands is no event: contents are compared now and then."""
+
+    async def no_events(*_: Any, yield_on_timeout: bool, **__: Any) -> AsyncIterator[set[Any]]:
+        assert yield_on_timeout
+        config.write_text("endpoints: ['http://b:1']\n", encoding="utf-8")
+        yield set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("router.reload.awatch", no_events)
+    applied = Applied()
+    async with running(watcher(config, applied)):
+        assert await applied.next_urls() == ["http://b:1"]
+
+
+async def test_a_start_without_a_change_says_nothing(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    applied = Applied()
+    async with running(watcher(config, applied)):
+        pass
+    assert applied.seen.empty()
+    assert "reloaded" not in caplog.text

@@ -83,6 +83,24 @@ class TestPrecedence:
 
 
 class TestEnvironment:
+    def test_its_text_is_read_as_the_key_asks(self) -> None:
+        settings = load(
+            environ={
+                "KVROUTER_ENDPOINTS": "http://a:1",
+                "KVROUTER_SERVER__PORT": "9000",
+                "KVROUTER_SERVER__ACCESS_LOG": "no",
+                "KVROUTER_SERVER__API_KEYS": "12,34",
+                "KVROUTER_POOL__PROBE_INTERVAL_S": "2",
+                "KVROUTER_PD__ENABLED": "false",
+                "KVROUTER_INDEX__BLOCK_SIZE": "32",
+                "KVROUTER_RETRIES__ON_STATUS": "502,503",
+            }
+        )
+        assert (settings.server.port, settings.server.access_log) == (9000, False)
+        assert [key.get_secret_value() for key in settings.server.api_keys] == ["12", "34"]
+        assert (settings.pool.probe_interval_s, settings.pd.enabled, settings.index.block_size) == (2.0, False, 32)
+        assert settings.retries.on_status == (502, 503)
+
     @pytest.mark.parametrize("value", ["http://a:1,http://b:2", '["http://a:1", {"url": "http://b:2"}]'])
     def test_a_list_is_json_or_has_commas(self, value: str) -> None:
         settings = load(environ={"KVROUTER_ENDPOINTS": value})
@@ -140,6 +158,20 @@ MISTAKES = [
     ("server: {prot: 1}", "server.prot (kv.yaml line 2) is not a setting: did you mean server.port?"),
     ("port: 1", "port (kv.yaml line 2) is not a setting: did you mean server.port?"),
     ("server:\n  port: abc", "server.port (kv.yaml line 3) must be a whole number, not 'abc'"),
+    ("server: {port: true}", "server.port (kv.yaml line 2) must be a whole number, not True"),
+    ("server: {port: '9000'}", "server.port (kv.yaml line 2) must be a whole number, not '9000'"),
+    ("server: {port: 9000.0}", "server.port (kv.yaml line 2) must be a whole number, not 9000.0"),
+    ("server: {access_log: 'yes'}", "server.access_log (kv.yaml line 2) must be true or false, not 'yes'"),
+    ("server: {access_log: 1}", "server.access_log (kv.yaml line 2) must be true or false, not 1"),
+    ("pool: {probe_interval_s: '2'}", "pool.probe_interval_s (kv.yaml line 2) must be a number, not '2'"),
+    ("pool: {probe_interval_s: true}", "pool.probe_interval_s (kv.yaml line 2) must be a number, not True"),
+    ("retries: {on_status: ['502']}", "retries.on_status[0] (kv.yaml line 2) must be a whole number, not '502'"),
+    ("index: {block_size: true}", "index.block_size (kv.yaml line 2) must be 'auto' or a whole number, not True"),
+    ("tokenization: {models: {m: 1}}", "tokenization.models.m (kv.yaml line 2) must be text (put it in quotes)"),
+    (
+        "scheduling: {profiles: {decode: {scorers: [{plugin: queue-scorer, weight: true}]}}}",
+        "scheduling.profiles.decode.scorers[0].weight (kv.yaml line 2) must be a number, not True",
+    ),
     ("server: {port: 99999}", "server.port (kv.yaml line 2) must be at most 65535, not 99999"),
     ("server: {port: 1, port: 2}", "kv.yaml line 2 is not valid YAML: port stands twice"),
     ("server: 5", "server (kv.yaml line 2) must be a mapping of keys to values, not 5"),
