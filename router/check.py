@@ -16,7 +16,7 @@ import msgspec
 
 from kvindex.redis_link import StoreUnavailable
 from kvindex.redis_store import RedisStore, closing
-from router.assembly import discoveries, endpoint_specs, key_ring, redis_link, scheduler, tls_context
+from router.assembly import discoveries, endpoint_specs, redis_link, tls_context
 from router.check_calls import Answer, Calls, unreachable
 from router.core import ModelCard, Role
 from router.errors import ConfigError
@@ -30,7 +30,7 @@ from router.pool.facts import (
 )
 from router.pool.reading import PageReading, read_page
 from router.pool.spec import EndpointSpec
-from router.scheduling.build import ignore_failure
+from router.preflight import preflight
 from router.settings import DiscoverySettings, DnsSettings, Settings
 from router.tokenization.errors import NotRenderable
 from router.tokenization.loader import load_tokenizer
@@ -85,8 +85,7 @@ async def check(settings: Settings, transport: httpx.AsyncBaseTransport | None =
 
     `transport`: how to reach engines; None is the network. Raises `ConfigError` for what cannot even be tried.
     """
-    scheduler(settings, ignore_failure)
-    key_ring(settings)
+    await asyncio.to_thread(preflight, settings)
     timeout = httpx.Timeout(settings.pool.probe_timeout_s, connect=settings.upstream.connect_timeout_s)
     tokenizers = Tokenizers(settings)
     verify = tls_context(settings)

@@ -112,6 +112,10 @@ def serve(
     loader = SettingsLoader(config, flags)
     settings = loader()
     if print_config:
+        # Imported here so that `kvrouter --help` and `version` need not load the whole server.
+        from router.preflight import preflight
+
+        preflight(settings)
         typer.echo(yaml.safe_dump(dump(settings), sort_keys=False, allow_unicode=True), nl=False)
         return
     raise typer.Exit(_serve(settings, loader))

@@ -60,10 +60,10 @@ class Registry:
         point = self._installed.get(type_)
         if point is None:
             close = get_close_matches(type_, self.types(), n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else "mend the type"
+            mend = f"did you mean {' or '.join(close)}? If not," if close else "mend the type, or"
             raise ConfigError(
-                f"plugin {name!r}: there is no plugin type {type_!r}; {hint} A type of another package needs that "
-                f"package installed, with an entry point in the group {GROUP!r}"
+                f"plugin {name!r}: there is no plugin type {type_!r}: {mend} install the package that brings it "
+                f"(by an entry point in the group {GROUP!r})"
             )
         try:
             factory = point.load()

@@ -145,9 +145,9 @@ def _template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     single = folder / "chat_template.jinja"
     if single.is_file():
-        found["default"] = single.read_text(encoding="utf-8")
+        found["default"] = _read_text(single)
     for extra in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        found[extra.stem] = extra.read_text(encoding="utf-8")
+        found[extra.stem] = _read_text(extra)
     if found:
         return found
     processor = (_read_json(folder / "chat_template.json") or {}).get("chat_template")
@@ -178,6 +178,13 @@ def _special_tokens(folder: Path, config: dict[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             named[key] = value
     return named
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"tokenizer: {path} cannot be read ({type(error).__name__}); fetch it again.") from None
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -161,9 +161,17 @@ async def test_the_probe_chat_is_what_the_engine_is_asked() -> None:
     assert asked == [{"model": "m", **PROBE_CHAT}]
 
 
-async def test_a_configured_tokenizer_that_cannot_be_loaded_is_trouble() -> None:
-    report = await run({"a": healthy()}, tokenization={"default": "/nowhere/at/all"})
-    assert "tokenizer: /nowhere/at/all does not exist" in troubles(report)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"tokenization": {"default": "/nowhere/at/all"}}, "tokenizer: /nowhere/at/all does not exist"),
+        ({"log": {"requests": "/nowhere/at/all"}}, "log.requests: /nowhere/at/all cannot be written"),
+        ({"upstream": {"ca_file": "/nowhere/at/all"}}, "upstream.ca_file"),
+    ],
+)
+async def test_a_file_that_serve_could_not_open_is_a_bad_configuration(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        await run({"a": healthy()}, **given)
 
 
 async def test_without_a_local_tokenizer_the_engine_is_asked_for_each_prompt(tmp_path: Path) -> None:

@@ -201,3 +201,10 @@ class TestHashKey:
     ) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
         assert complaint(capsys, ["hash-key"]).startswith("standard input holds no key: pipe one in")
+
+
+def test_what_serve_could_not_open_is_not_printed_as_good(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KVROUTER_LOG__REQUESTS", str(tmp_path))
+    assert complaint(capsys, ["serve", ENGINE, "--print-config"]).startswith(f"log.requests: {tmp_path} cannot be")

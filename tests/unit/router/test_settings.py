@@ -97,7 +97,7 @@ class TestEnvironment:
             }
         )
         assert (settings.server.port, settings.server.access_log) == (9000, False)
-        assert [key.get_secret_value() for key in settings.server.api_keys] == ["12", "34"]
+        assert [key.digest for key in settings.server.api_keys] == [digest("12"), digest("34")]
         assert (settings.pool.probe_interval_s, settings.pd.enabled, settings.index.block_size) == (2.0, False, 32)
         assert settings.retries.on_status == (502, 503)
 

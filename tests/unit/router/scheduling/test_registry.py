@@ -38,7 +38,7 @@ def test_two_packages_may_not_take_the_same_name() -> None:
 
 
 def test_an_unknown_type_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="no plugin type 'queue-scorr'; did you mean queue-scorer"):
+    with pytest.raises(ConfigError, match=r"no plugin type .queue-scorr.: did you mean queue-scorer. If not, install"):
         Registry({"queue-scorer": dict}, []).create("queue-scorr", "q", {})
 
 

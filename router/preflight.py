@@ -1,0 +1,54 @@
+"""Preflight: every file that `serve` would open, tried without starting anything.
+
+What `kvrouter check` and `serve --print-config` refuse is what `serve` would refuse, in the same words.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from router.assembly import key_ring, redis_link, scheduler, tls_context
+from router.errors import ConfigError
+from router.scheduling.build import ignore_failure
+from router.settings import Settings
+from router.tokenization.loader import load_tokenizer
+
+
+def preflight(settings: Settings) -> None:
+    """Plugins and their configuration, certificates, tokenizers that are files here, the request log.
+
+    Nothing is created and nothing asked over a network. Raises `ConfigError` for the first that `serve` could not use.
+    """
+    scheduler(settings, ignore_failure)
+    key_ring(settings)
+    tls_context(settings)
+    if settings.index.backend == "redis":
+        redis_link(settings)
+    if settings.log.requests is not None:
+        _writable(Path(settings.log.requests))
+    for source in dict.fromkeys(_tokenizers(settings)):
+        if Path(source).expanduser().exists() or source.startswith(("/", ".", "~")):
+            load_tokenizer(source, offline=True)
+
+
+def _tokenizers(settings: Settings) -> list[str]:
+    chosen = settings.tokenization
+    return [*chosen.models.values(), *([] if chosen.default is None else [chosen.default])]
+
+
+def _writable(path: Path) -> None:
+    """Without touching it: a log that does not exist yet does not begin here."""
+    try:
+        if path.is_dir():
+            why = "is a directory"
+        elif path.exists():
+            why = "" if os.access(path, os.W_OK) else "permission denied"
+        elif not path.absolute().parent.is_dir():
+            why = "no such folder"
+        else:
+            why = "" if os.access(path.absolute().parent, os.W_OK | os.X_OK) else "permission denied"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no path"
+    if why:
+        raise ConfigError(f"log.requests: {path} cannot be written ({why}): name a file in a folder of yours")
