@@ -1,0 +1,98 @@
+"""Judgement: what the performance law says of a pool's present fleet under its demand. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from router.capacity.demand import Demand
+from router.capacity.plan import Key, PoolView
+from router.capacity.programme import Form
+from router.capacity.sizing import Sizing, size
+from router.core import Role
+
+_BACKLOG_S = 60.0
+"""Within which a backlog is to be worked off once what is asked for serves."""
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool of a cycle, with what the law says."""
+
+    view: PoolView
+    demand: Demand
+    rate: float
+    """What must be carried."""
+    sizings: Mapping[Role, Sizing]
+    form: Form
+    """The present one."""
+    suffices: bool
+    present: Mapping[Key, int]
+
+    def counts(self, role: Role, of: Mapping[Key, int]) -> list[int]:
+        return [of.get((role, variant.name), 0) for variant in self.view.variants]
+
+
+def judge(view: PoolView) -> Judged:
+    """The law's tables for a pool that has demand, and whether what is there suffices."""
+    demand, rules = view.demand, view.rules
+    assert demand is not None
+    if not demand.shapes:
+        # Batch alone: any of its shapes tells the law what a request is.
+        demand = msgspec.structs.replace(demand, shapes=[msgspec.structs.replace(s, rate=1e-6) for s in demand.batch])
+    present = view.fleet.present
+    rate = demand.rate * (1.0 + rules.headroom + rules.certainty * demand.error) + _backlog_rate(view, demand)
+    form = form_of(view)
+    roles = [role for each in Form if _allowed(view, each) for role in each.roles]
+    sizings = {
+        role: size(
+            role, view.variants, demand, rules.objective, [present.get((role, v.name), 0) for v in view.variants], rate
+        )
+        for role in roles
+    }
+    one = Judged(view=view, demand=demand, rate=rate, sizings=sizings, form=form, suffices=False, present=present)
+    return msgspec.structs.replace(one, suffices=_suffices(one))
+
+
+def _suffices(one: Judged) -> bool:
+    for role in one.form.roles:
+        sizing = one.sizings.get(role)
+        if sizing is None:
+            return False
+        counts = one.counts(role, one.present)
+        if sum(counts) < max(one.view.rules.least, 1) or sizing.capacity(counts) < one.rate:
+            return False
+        if one.view.rules.survive_failures:
+            first = [float(value) for value in sizing.stable[:, 0]]
+            lost = max(value for value, count in zip(first, counts, strict=True) if count)
+            if sizing.most(counts) - lost < one.demand.rate:
+                return False
+    return True
+
+
+def _backlog_rate(view: PoolView, demand: Demand) -> float:
+    """Requests a second that a queue beyond the usual one adds until it is worked off."""
+    if not demand.backlog_tokens or not demand.shapes or not demand.rate:
+        return 0.0
+    tokens = sum(shape.rate * shape.new_tokens for shape in demand.shapes) / demand.rate
+    usual = demand.rate * view.rules.objective.ttft_s / 2
+    return max(demand.backlog_tokens / max(tokens, 1.0) - usual, 0.0) / _BACKLOG_S
+
+
+def form_of(view: PoolView) -> Form:
+    """What the pool is now; of an empty one, what it may be."""
+    present = view.fleet.present
+    if any(role is Role.BOTH and count for (role, _), count in present.items()):
+        return Form.AGGREGATED
+    if any(count for count in present.values()) and view.rules.disaggregated:
+        return Form.DISAGGREGATED
+    return Form.AGGREGATED if view.rules.aggregated else Form.DISAGGREGATED
+
+
+def _allowed(view: PoolView, form: Form) -> bool:
+    return view.rules.aggregated if form is Form.AGGREGATED else view.rules.disaggregated
+
+
+def cost_of(view: PoolView, counts: Mapping[Key, int]) -> float:
+    price = {variant.name: variant.cost_per_hour for variant in view.variants}
+    return sum(price.get(name, 0.0) * count for (_, name), count in counts.items())

@@ -1,0 +1,125 @@
+"""Plan: what the planner is given of a pool and what it says, as values. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from router.capacity.demand import Demand, Objective
+from router.capacity.variants import Variant
+from router.core import Role
+
+Key = tuple[Role, str]
+"""Role and variant's name."""
+
+
+class Action(StrEnum):
+    """What a plan does; a metric label."""
+
+    HOLD = "hold"
+    OUT = "out"
+    IN = "in"
+    MIXED = "mixed"
+    """Some engines are started so that others can go."""
+    ZERO = "zero"
+    WAKE = "wake"
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pool is planned."""
+
+    objective: Objective = Objective()
+    aggregated: bool = True
+    """Engines that serve whole requests may be used."""
+    disaggregated: bool = False
+    """Prefill and decode engines may be used."""
+    least: int = 1
+    """Engines of each role; 0 allows scaling to zero."""
+    most: int = 64
+    headroom: float = 0.05
+    """Share of the demand that is planned for beyond what is forecast and its error."""
+    survive_failures: bool = False
+    """One engine of each role may fail, and what remains still takes the traffic."""
+    stabilization_s: float = 300.0
+    """How long fewer engines must have been enough before some are drained."""
+    margin: float = 0.1
+    """By how much the demand may grow until what a scale-in leaves is too little: a dead band against flapping."""
+    idle_s: float = 600.0
+    """Without a request for so long, a pool that may goes to zero."""
+    lasting_s: float = 1800.0
+    """Time over which the cost of a start or a drain is spread."""
+    certainty: float = 1.0
+    """Standard deviations of the forecast's error that are planned for."""
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of a pool."""
+
+    ready: Mapping[Key, int] = {}
+    starting: Mapping[Key, int] = {}
+    """Asked for, not serving yet, and not overdue."""
+    hung: Mapping[Key, int] = {}
+    """Asked for long ago: not counted on, and not asked for a second time without end."""
+
+    @property
+    def present(self) -> dict[Key, int]:
+        """What can be counted on soon."""
+        keys = [*self.ready, *self.starting]
+        return {key: self.ready.get(key, 0) + self.starting.get(key, 0) for key in keys}
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool at one time."""
+
+    name: str
+    variants: Sequence[Variant]
+    rules: Rules = Rules()
+    demand: Demand | None = None
+    """Forecast for when engines asked for now would serve; None while nothing fresh is known."""
+    fleet: Fleet = Fleet()
+    idle_s: float | None = None
+    """Since the last request; None: there was none yet."""
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """What was not chosen."""
+
+    what: str
+    cost_per_hour: float | None
+    """None: it cannot meet the objective at all."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool should have, and why."""
+
+    pool: str
+    action: Action
+    reason: str
+    """A short word from a bounded set, used as a metric label."""
+    why: str
+    """A sentence."""
+    desired: Mapping[Key, int] = {}
+    present: Mapping[Key, int] = {}
+    form: str = "aggregated"
+    binding: str = "minimum"
+    """What keeps it from being less: ttft, tpot, kv, stability, batch, failure, minimum, maximum or quota."""
+    marginal: str = ""
+    """What would be lost with one engine less."""
+    alternatives: Sequence[Alternative] = ()
+    attainment: float | None = None
+    """Share of interactive requests expected to meet the objective with what is desired."""
+    attainment_now: float | None = None
+    """The same with what is there."""
+    rate: float = 0.0
+    """Requests a second that were planned for."""
+    cost_per_hour: float = 0.0
+    confidence: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return sum(self.desired.values())
+
+    def of_role(self, role: Role) -> int:
+        return sum(count for (its, _), count in self.desired.items() if its is role)

@@ -1,0 +1,276 @@
+"""Planner: from demand and fleet to plans, cycle after cycle: hysteresis, zero, make before break, and the why. PURE.
+
+Each cycle the present fleet is judged by the performance law against the forecast with its error and headroom. If it
+does not suffice, the programme says what does, and that is asked for at once; nothing is drained in the same breath.
+If it does, the programme says what would suffice for a demand larger by the dead band and with the caches that a
+scale-in loses gone cold; the greatest such plan of the stabilization window is what is scaled in to.
+
+Fails safe: no fresh demand holds what is there; a solver that finds nothing holds too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from router.capacity.explanation import explained, held
+from router.capacity.judgement import Judged, cost_of, form_of, judge
+from router.capacity.performance import Law
+from router.capacity.plan import Action, Key, Plan, PoolView
+from router.capacity.programme import Form, Need, Solution, Unsolved, solve, used
+from router.core import Role
+
+_QUIET = 1e-3
+"""Requests a second that are as good as none."""
+_MOST_WINDOW = 512
+_REGRET_S = 3600.0
+
+
+class _Past(msgspec.Struct):
+    """What a pool was found to need lately: (time, cost, counts)."""
+
+    window: deque[tuple[float, float, dict[Key, int]]]
+    in_at: float = -math.inf
+    in_rate: float = 0.0
+    """Of the last scale-in."""
+    regret: float = 0.0
+    """Added to the dead band since a scale-in had to be taken back; halves every `_REGRET_S`."""
+    regret_at: float = 0.0
+
+    def out(self, now: float, rate: float) -> None:
+        """More is needed; of a demand no greater than when less was thought to do, this is learnt from."""
+        self.window.clear()
+        if now - self.in_at < _REGRET_S and rate < 1.15 * self.in_rate:
+            self.regret = min(self.regretted(now) + 0.1, 0.3)
+            self.regret_at = now
+        self.in_at = -math.inf
+
+    def regretted(self, now: float) -> float:
+        return float(self.regret * 0.5 ** ((now - self.regret_at) / _REGRET_S))
+
+
+class Planner:
+    """Keeps what hysteresis needs of each pool, bounded; everything else comes with each call."""
+
+    def __init__(self, *, time_limit_s: float = 2.0) -> None:
+        self._time_limit_s = time_limit_s
+        self._past: dict[str, _Past] = {}
+
+    def plan(self, now: float, views: Sequence[PoolView], quotas: Mapping[str, int] | None = None) -> list[Plan]:
+        """One plan for each view, in order. `now`: seconds of any clock that does not stand still."""
+        for name in self._past.keys() - {view.name for view in views}:
+            del self._past[name]
+        plans: dict[str, Plan] = {}
+        judged: list[Judged] = []
+        for view in views:
+            simple = self._simple(view)
+            if simple is not None:
+                plans[view.name] = simple
+            else:
+                judged.append(judge(view))
+        needs = [_need(one, self._regret(one, now)) for one in judged]
+        try:
+            solutions = solve(needs, quotas or {}, time_limit_s=self._time_limit_s)
+        except Unsolved as error:
+            solutions = self._alone(needs, quotas or {}, str(error), judged, plans)
+        for one, need, solution in zip(judged, needs, solutions, strict=True):
+            if one.view.name not in plans:
+                plans[one.view.name] = self._decided(now, one, need, solution, quotas or {}, needs, solutions)
+        return [plans[view.name] for view in views]
+
+    def _regret(self, one: Judged, now: float) -> float:
+        past = self._past.get(one.view.name)
+        return 0.0 if past is None else past.regretted(now)
+
+    # Without the programme
+
+    def _simple(self, view: PoolView) -> Plan | None:
+        """Nothing known, nothing asked for, or nothing there."""
+        present = view.fleet.present
+        if view.demand is None:
+            return held(view, "stale", "nothing fresh is known of its traffic: what is there stays")
+        if not view.variants:
+            return held(view, "no_variant", "no variant of engine is known that could be started")
+        wanted = view.demand.rate > _QUIET or view.demand.held > 0 or any(s.rate > _QUIET for s in view.demand.batch)
+        if wanted:
+            if view.demand.rate > _QUIET or view.demand.batch:
+                return None
+            return self._woken(view)
+        self._past.pop(view.name, None)
+        if view.rules.least == 0 and (view.idle_s is None or view.idle_s >= view.rules.idle_s):
+            if not sum(present.values()):
+                return held(view, "idle", "nobody asks for it")
+            why = f"no request for {view.rules.idle_s:g} s"
+            return Plan(pool=view.name, action=Action.ZERO, reason="idle", why=why, present=present, confidence=1.0)
+        return self._woken(view) if self._below(view) else held(view, "quiet", "no traffic, and not idle for long")
+
+    def _below(self, view: PoolView) -> bool:
+        present = view.fleet.present
+        least = view.rules.least
+        return any(sum(n for (r, _), n in present.items() if r is role) < least for role in form_of(view).roles)
+
+    def _woken(self, view: PoolView) -> Plan:
+        """At least one engine of each role: the cheapest, the quickest to start among equals."""
+        present = dict(view.fleet.present)
+        desired = dict(present)
+        for role in form_of(view).roles:
+            able = [variant for variant in view.variants if role in variant.roles and variant.most > 0]
+            missing = max(view.rules.least, 1) - sum(n for (r, _), n in present.items() if r is role)
+            if able and missing > 0:
+                best = min(able, key=lambda variant: (variant.cost_per_hour, variant.startup_s))
+                desired[role, best.name] = desired.get((role, best.name), 0) + missing
+        if desired == present:
+            return held(view, "starting" if view.fleet.starting else "quiet", "what requests wait for is there already")
+        why = (
+            f"{view.demand.held} requests wait for an engine" if view.demand and view.demand.held else "below its least"
+        )
+        return Plan(
+            pool=view.name,
+            action=Action.WAKE,
+            reason="wake",
+            why=why,
+            desired=desired,
+            present=present,
+            form=form_of(view).value,
+            cost_per_hour=cost_of(view, desired),
+            confidence=view.demand.confidence if view.demand else 0.0,
+        )
+
+    # With it
+
+    def _alone(
+        self,
+        needs: Sequence[Need],
+        quotas: Mapping[str, int],
+        error: str,
+        judged: Sequence[Judged],
+        plans: dict[str, Plan],
+    ) -> list[Solution | None]:
+        """No plan for all together: pools get theirs one by one, the ones that do not suffice first, while quotas last;
+        the others keep what they have."""
+        left = dict(quotas)
+        solutions: dict[str, Solution | None] = {}
+        order = sorted(range(len(needs)), key=lambda place: (judged[place].suffices, needs[place].pool))
+        for place in order:
+            need = needs[place]
+            try:
+                found = solve([need], left, time_limit_s=self._time_limit_s)[0]
+            except Unsolved:
+                found = None
+            if found is None:
+                plans[need.pool] = held(judged[place].view, "quota", f"{error}: what is there stays")
+            for hardware in left:
+                left[hardware] -= used(hardware, [need], [found or Solution(Form.AGGREGATED, dict(need.present), 0.0)])
+            solutions[need.pool] = found
+        return [solutions[need.pool] for need in needs]
+
+    def _decided(
+        self,
+        now: float,
+        one: Judged,
+        need: Need,
+        solution: Solution | None,
+        quotas: Mapping[str, int],
+        needs: Sequence[Need],
+        solutions: Sequence[Solution | None],
+    ) -> Plan:
+        view = one.view
+        if solution is None:
+            solution = _all_there_may_be(one)
+        full = [h for h, quota in quotas.items() if used(h, needs, solutions) >= quota]
+        past = self._past.setdefault(view.name, _Past(deque(maxlen=_MOST_WINDOW)))
+        if not one.suffices:
+            past.out(now, one.rate)
+            desired = _more(one, solution)
+            action = Action.OUT if sum(desired.values()) > sum(one.present.values()) else Action.HOLD
+            return explained(one, desired, action, "demand", full)
+        past.window.append((now, solution.cost, solution.counts))
+        while past.window and past.window[0][0] < now - view.rules.stabilization_s:
+            past.window.popleft()
+        known_s = now - past.window[0][0]
+        cost = cost_of(view, one.present)
+        greatest = max(past.window, key=lambda entry: entry[1])
+        if greatest[1] >= cost - 1e-9:
+            return explained(one, dict(one.present), Action.HOLD, "sufficient", full)
+        if known_s < 0.9 * view.rules.stabilization_s:
+            return explained(one, dict(one.present), Action.HOLD, "stabilizing", full)
+        target = greatest[2]
+        if any(count > one.present.get(key, 0) for key, count in target.items()):
+            desired = {key: max(target.get(key, 0), one.present.get(key, 0)) for key in {*target, *one.present}}
+            return explained(one, desired, Action.MIXED, "cheaper", full)
+        if view.fleet.starting:
+            return explained(one, dict(one.present), Action.HOLD, "starting", full)
+        # From here on the time counts anew: one scale-in says nothing yet of the next.
+        past.window.clear()
+        past.in_at, past.in_rate = now, one.rate
+        return explained(one, dict(target), Action.IN, "cheaper", full)
+
+
+def _need(one: Judged, regret: float) -> Need:
+    view, rules, demand = one.view, one.view.rules, one.demand
+    rate = one.rate
+    if one.suffices:
+        # What is left after a scale-in must do for more than is expected now, with colder caches.
+        rate *= (1.0 + rules.margin + regret) * _cold(one)
+    batch = sum(shape.rate for shape in demand.batch)
+    whole: dict[Role, list[float]] = {}
+    if batch > 0.0:
+        shapes = [*demand.shapes, *demand.batch]
+        for role in one.sizings:
+            law = Law(view.variants, role, shapes, rules.objective)
+            whole[role] = [float(value) for value in law.capacities([1], 0.0).stable[:, 0]]
+    price = {variant.name: variant.cost_per_hour for variant in view.variants}
+    startup = {variant.name: variant.startup_s for variant in view.variants}
+    return Need(
+        pool=view.name,
+        sizings=one.sizings,
+        rate=rate,
+        survive_rate=demand.rate if rules.survive_failures else 0.0,
+        total_rate=1.05 * (demand.rate + batch) if batch > 0.0 else 0.0,
+        whole=whole,
+        present=one.present,
+        least=max(rules.least, 1),
+        most=rules.most,
+        start_cost={name: price[name] * startup[name] / rules.lasting_s for name in price},
+        drain_cost={name: price[name] * 0.5 * startup[name] / rules.lasting_s for name in price},
+        switch_cost=0.05 * cost_of(view, one.present),
+        form=one.form if one.present else None,
+    )
+
+
+def _cold(one: Judged) -> float:
+    """By how much more there is to compute, for a time, when one engine's share of what caches give is lost."""
+    engines = sum(one.present.values())
+    if not engines:
+        return 1.0
+    colder = one.demand.colder(1.0 / engines)
+    now = sum(shape.rate * shape.new_tokens for shape in one.demand.shapes)
+    then = sum(shape.rate * shape.new_tokens for shape in colder.shapes)
+    return min(then / now, 1.5) if now > 0 else 1.0
+
+
+def _more(one: Judged, solution: Solution) -> dict[Key, int]:
+    """What is there and what is missing: nothing goes while there is too little."""
+    return {
+        key: count
+        for key in {*solution.counts, *one.present}
+        if (count := max(solution.counts.get(key, 0), one.present.get(key, 0)))
+    }
+
+
+def _all_there_may_be(one: Judged) -> Solution:
+    """The bounds allow no plan that suffices: as much as they allow, of what carries most for its money."""
+    counts: dict[Key, int] = {}
+    for role in one.form.roles:
+        sizing = one.sizings[role]
+        able = [(i, v) for i, v in enumerate(one.view.variants) if role in v.roles]
+        left = one.view.rules.most
+        for index, variant in sorted(able, key=lambda pair: -float(sizing.stable[pair[0], 0]) / pair[1].cost_per_hour):
+            taken = min(left, variant.most, sizing.alone[index] or left)
+            if taken:
+                counts[role, variant.name] = taken
+            left -= taken
+    return Solution(form=one.form, counts=counts, cost=cost_of(one.view, counts))

@@ -1,0 +1,89 @@
+"""Variants, demands and a pool that lives through a day, for tests of the planner."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from router.capacity.demand import Demand, Qos, Shape
+from router.capacity.laws import Profile
+from router.capacity.plan import Fleet, Key, Plan, PoolView, Rules
+from router.capacity.planner import Planner
+from router.capacity.traffic import Traffic
+from router.capacity.variants import Variant
+
+CHAT = Shape(rate=1.0, new_tokens=2000.0, cached_tokens=500.0, output_tokens=250.0)
+
+
+def variant(name: str = "big", *, speed: float = 1.0, **fields: Any) -> Variant:
+    """A 70B engine on four accelerators, so many times as fast."""
+    laws = Profile(
+        overhead_s=0.0,
+        token_s=1 / 9000 / speed,
+        pair_s=1.6e-9 / speed,
+        step_base_s=0.012 / speed,
+        step_seq_s=5e-5 / speed,
+        step_kv_s=2.7e-8 / speed,
+    )
+    return Variant(name=name, **{"laws": laws, "kv_tokens": 450_000, **fields})
+
+
+def demand(rate: float = 5.0, shapes: Sequence[Shape] = (CHAT,), **fields: Any) -> Demand:
+    whole = sum(shape.rate for shape in shapes)
+    return Demand(shapes=[msgspec.structs.replace(shape, rate=shape.rate / whole * rate) for shape in shapes], **fields)
+
+
+def view(its_demand: Demand | None, ready: dict[Key, int] | None = None, **fields: Any) -> PoolView:
+    return PoolView(
+        **{
+            "name": "m",
+            "variants": [variant()],
+            "demand": its_demand,
+            "fleet": Fleet(ready=ready or {}),
+            "idle_s": 0.0,
+            **fields,
+        }
+    )
+
+
+class Day:
+    """A pool whose engines are there as soon as they are asked for."""
+
+    def __init__(self, rate: Callable[[float], float], *, rules: Rules | None = None, seed: int = 1) -> None:
+        self._rate = rate
+        self._rules = rules or Rules()
+        self._rng = random.Random(seed)
+        self._next = 0.0
+        self.traffic = Traffic()
+        self.planner = Planner()
+        self.fleet: dict[Key, int] = {}
+        self.plans: list[Plan] = []
+
+    @property
+    def changes(self) -> int:
+        return sum(plan.desired != plan.present for plan in self.plans)
+
+    def live(self, until: float, every: float = 15.0, start: float = 0.0) -> None:
+        now = start
+        while now < until:
+            now += every
+            self._arrive(now)
+            seen = self.traffic.demand("m", now, 90.0 + every)
+            self.plans += self.planner.plan(now, [view(seen, self.fleet, rules=self._rules)])
+            self.fleet = dict(self.plans[-1].desired)
+
+    def _arrive(self, until: float) -> None:
+        rng = self._rng
+        while True:
+            rate = self._rate(self._next)
+            self._next += rng.expovariate(rate) if rate > 0 else 1.0
+            if self._next >= until:
+                return
+            if rate > 0:
+                prompt = int(2500 * rng.lognormvariate(-0.25, 0.7))
+                output = 1 + int(250 * rng.lognormvariate(-0.25, 0.7))
+                self.traffic.arrived("m", Qos.INTERACTIVE, prompt, self._next)
+                self.traffic.answered("m", Qos.INTERACTIVE, prompt, 0, output, self._next)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from router.capacity.plan import Action, Fleet, Rules
+from router.capacity.planner import Planner
+from router.core import Role
+from tests.support.planning import CHAT, Day, demand, variant, view
+
+BIG = (Role.BOTH, "big")
+
+
+def test_what_does_not_suffice_is_added_to_at_once_and_the_plan_says_why() -> None:
+    plan = Planner().plan(0.0, [view(demand(6.0), {BIG: 1})])[0]
+    assert plan.action is Action.OUT
+    assert plan.desired[BIG] >= 3
+    assert plan.binding == "tpot"
+    assert "does not suffice" in plan.why
+    assert "without one both engine of big" in plan.marginal
+    assert plan.attainment is not None
+    assert plan.attainment_now is not None
+    assert plan.attainment > 0.99 > plan.attainment_now
+
+
+def test_less_is_asked_for_only_after_less_has_sufficed_for_the_whole_window() -> None:
+    planner = Planner()
+    plans = [planner.plan(15.0 * step, [view(demand(2.0), {BIG: 6})])[0] for step in range(21)]
+    assert {plan.action for plan in plans[:18]} == {Action.HOLD}
+    assert plans[0].reason == "stabilizing"
+    scaled = next(plan for plan in plans if plan.action is Action.IN)
+    assert scaled.desired[BIG] < 6
+
+
+def test_engines_that_start_are_counted_and_not_ordered_twice() -> None:
+    first = Planner().plan(0.0, [view(demand(6.0), {BIG: 1})])[0]
+    missing = first.desired[BIG] - 1
+    fleet = Fleet(ready={BIG: 1}, starting={BIG: missing})
+    second = Planner().plan(0.0, [view(demand(6.0), fleet=fleet)])[0]
+    assert second.action is Action.HOLD
+    assert second.desired == first.desired
+
+
+def test_stale_knowledge_holds_what_is_there() -> None:
+    plan = Planner().plan(0.0, [view(None, {BIG: 5})])[0]
+    assert (plan.action, plan.reason, plan.desired) == (Action.HOLD, "stale", {BIG: 5})
+
+
+def test_an_idle_pool_goes_to_zero_only_where_it_may() -> None:
+    quiet = demand(5.0).scaled(0.0)
+    may = view(quiet, {BIG: 1}, rules=Rules(least=0), idle_s=700.0)
+    must = view(quiet, {BIG: 1}, idle_s=700.0)
+    soon = view(quiet, {BIG: 1}, rules=Rules(least=0), idle_s=100.0)
+    assert [Planner().plan(0.0, [each])[0].action for each in (may, must, soon)] == [
+        Action.ZERO,
+        Action.HOLD,
+        Action.HOLD,
+    ]
+
+
+def test_held_requests_wake_an_empty_pool_with_the_cheapest_engine_and_only_once() -> None:
+    variants = [variant("dear", cost_per_hour=9.0), variant("cheap", cost_per_hour=2.0)]
+    empty = demand(5.0, held=3).scaled(0.0)
+    plan = Planner().plan(0.0, [view(empty, variants=variants, rules=Rules(least=0))])[0]
+    assert (plan.action, plan.desired) == (Action.WAKE, {(Role.BOTH, "cheap"): 1})
+    waiting = view(empty, variants=variants, rules=Rules(least=0), fleet=Fleet(starting={(Role.BOTH, "cheap"): 1}))
+    assert Planner().plan(0.0, [waiting])[0].action is Action.HOLD
+
+
+def test_both_roles_of_a_disaggregated_pool_are_woken() -> None:
+    rules = Rules(least=0, aggregated=False, disaggregated=True)
+    plan = Planner().plan(0.0, [view(demand(5.0, held=1).scaled(0.0), rules=rules)])[0]
+    assert plan.desired == {(Role.PREFILL, "big"): 1, (Role.DECODE, "big"): 1}
+
+
+def test_a_cheaper_variant_is_started_before_the_dear_one_goes() -> None:
+    variants = [variant("dear", cost_per_hour=8.0), variant("cheap", cost_per_hour=3.0)]
+    planner, ready = Planner(), {(Role.BOTH, "dear"): 4}
+    actions = []
+    for step in range(15):
+        plan = planner.plan(60.0 * step, [view(demand(6.0), ready, variants=variants)])[0]
+        if plan.action is not Action.HOLD:
+            actions.append(plan.action)
+        ready = dict(plan.desired)
+    assert actions == [Action.MIXED, Action.IN]
+    assert set(ready) == {(Role.BOTH, "cheap")}
+
+
+def test_the_most_that_is_allowed_is_taken_when_nothing_suffices() -> None:
+    plan = Planner().plan(0.0, [view(demand(50.0), {BIG: 1}, rules=Rules(most=3))])[0]
+    assert plan.desired == {BIG: 3}
+    assert plan.binding == "maximum"
+
+
+def test_a_quota_serves_first_who_has_too_little() -> None:
+    variants = [variant("big", hardware="h100", accelerators=4)]
+    views = [
+        view(demand(6.0), {BIG: 4}, variants=variants, name="rich"),
+        view(demand(6.0), {BIG: 1}, variants=variants, name="poor"),
+    ]
+    plans = Planner().plan(0.0, views, {"h100": 28})
+    assert sum(plan.total for plan in plans) * 4 <= 28
+    assert plans[1].total > 1
+
+
+def test_batch_work_makes_room_only_beyond_what_valleys_hold() -> None:
+    batch = [CHAT]
+    without = Planner().plan(0.0, [view(demand(6.0), {BIG: 1})])[0]
+    little = Planner().plan(0.0, [view(demand(6.0, batch=batch), {BIG: 1})])[0]
+    much = Planner().plan(0.0, [view(demand(6.0, batch=batch * 12), {BIG: 1})])[0]
+    assert without.total == little.total < much.total
+
+
+def test_a_backlog_asks_for_more_than_the_rate_does() -> None:
+    plain = Planner().plan(0.0, [view(demand(6.0), {BIG: 1})])[0]
+    behind = Planner().plan(0.0, [view(demand(6.0, backlog_tokens=600_000.0), {BIG: 1})])[0]
+    assert behind.total > plain.total
+
+
+def test_alternatives_are_named_with_their_price() -> None:
+    variants = [variant("dear", cost_per_hour=9.0), variant("cheap", cost_per_hour=2.0)]
+    plan = Planner().plan(0.0, [view(demand(6.0), {}, variants=variants, rules=Rules(disaggregated=True))])[0]
+    prices = [each.cost_per_hour for each in plan.alternatives if each.cost_per_hour is not None]
+    assert len(plan.alternatives) == 4
+    assert prices == sorted(prices)
+
+
+def test_steady_load_with_noise_is_left_alone() -> None:
+    day = Day(lambda _: 6.0)
+    day.live(3600.0, every=120.0)
+    assert day.changes <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [4.0, 6.0, 7.5])
+def test_six_hours_of_steady_load_take_at_most_two_actions_after_the_first_minutes(rate: float) -> None:
+    day = Day(lambda _: rate)
+    day.live(600.0)
+    before = day.changes
+    day.live(6 * 3600.0, start=600.0)
+    assert day.changes - before <= 2
+
+
+def test_a_day_is_followed_up_and_down_without_flapping() -> None:
+    day = Day(lambda at: 5.0 + 4.0 * math.sin(2 * math.pi * at / 5400.0))
+    day.live(5400.0, every=90.0)
+    totals = [plan.total for plan in day.plans]
+    assert max(totals) > 1.6 * min(totals[8:])
+    turns = [later - earlier for earlier, later in itertools.pairwise(totals) if later != earlier]
+    assert sum((a > 0) != (b > 0) for a, b in itertools.pairwise(turns)) <= 4
