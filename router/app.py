@@ -9,14 +9,16 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Protocol
 
 import uvloop
 
 from router import assembly
+from router.api.admin import AdminGiven, Reloaded
 from router.api.front import Front
+from router.api.gate import Surface
 from router.api.lifecycle import Lifecycle
 from router.api.rest import Given, OnlyChild, Rest, Siblings
 from router.capacity.engine_model import EngineModels
@@ -37,6 +39,7 @@ from router.observability.logs import configure
 from router.observability.metrics import CONTENT_TYPE, Metrics
 from router.observability.sharing import SharingMetrics
 from router.observability.supervisor import Supervisor
+from router.orders import Administrator, Orders
 from router.pool.discovery import Feeds
 from router.pool.events import EventWiring
 from router.pool.monitor import Monitor
@@ -44,11 +47,12 @@ from router.pool.pool import Pool
 from router.pool.prober import Prober
 from router.pool.scraper import Scraper
 from router.pool.stalls import Stalls
-from router.process import Process, listen
+from router.process import Process, listeners
 from router.reload import ConfigWatcher, SettingsLoader
 from router.retry_budget import RetryBudget
 from router.settings import Settings
 from router.sharing import Alone, Sharing, SharingView, own_load
+from router.slots import Slots
 from router.upstream.control import ControlClient
 from router.upstream.relay import Relay
 from router.views import SeriesOfEndpoints, Views
@@ -125,6 +129,7 @@ class App:
             observers.append(self._request_log)
         observer = Observers(*observers)
         holders = ResponseHolders()
+        admission = Admission(settings.server.max_concurrent_requests)
         self.director = Director(
             pool=self.pool,
             refresh_models=self.monitor.refresh_models,
@@ -145,7 +150,7 @@ class App:
             ),
             inflight=self.inflight,
             shared=Alone() if self._shared is None else Sharing(self._shared.board.others),
-            admission=Admission(settings.server.max_concurrent_requests),
+            admission=admission,
             holders=holders,
             observer=observer,
             clock=clock,
@@ -165,6 +170,7 @@ class App:
             keys=lambda: self.front.keys,
             plugin_failures=self._plugin_failures,
             loop_lag=self._lag,
+            slots=self._slots(admission, holders, decisions),
             clock=clock,
         )
         if metrics is not None:
@@ -173,15 +179,57 @@ class App:
             if self._shared is not None:
                 metrics.registry.register(SharingMetrics(SharingView(self._shared.index, self._shared.board)))
         self.metrics_page = views.metrics_page
-        self.front = Front(
-            rest=Rest(Given(views, self.lifecycle, siblings or OnlyChild(), CONTENT_TYPE)),
-            journey=self.director,
-            lifecycle=self.lifecycle,
-            keys=assembly.key_ring(settings),
-            settings=assembly.front_settings(settings),
-            clock=clock,
-        )
+        family = siblings or OnlyChild()
+        self.orders = Orders(self.pool, self.lifecycle)
+        self.pool.add_observer(self.orders)
+        self.administrator = Administrator(self.orders, self.lifecycle, views.describe, family)
+        self._gates = assembly.gates(settings, lambda: self.front.keys)
+        keys, front_settings = assembly.key_ring(settings), assembly.front_settings(settings)
+        self._fronts = {
+            surface: Front(
+                rest=Rest(
+                    Given(
+                        view=views,
+                        lifecycle=self.lifecycle,
+                        siblings=family,
+                        metrics_content_type=CONTENT_TYPE,
+                        admin=AdminGiven(self.administrator, gate),
+                        surface=surface,
+                        protect_metrics=settings.server.protect_metrics,
+                    )
+                ),
+                journey=self.director,
+                lifecycle=self.lifecycle,
+                keys=keys,
+                settings=front_settings,
+                clock=clock,
+                gate=gate,
+                surface=surface,
+            )
+            for surface, gate in self._gates.items()
+        }
+        self.front = next(front for surface, front in self._fronts.items() if surface is not Surface.ADMINISTRATION)
         self.asgi: Any = assembly.with_cors(self.front, settings)
+        self.admin_asgi: Any = self._fronts.get(Surface.ADMINISTRATION)
+        """What the listener of its own serves (`server.admin_port`); None: there is none."""
+
+    def _slots(self, admission: Admission, holders: ResponseHolders, decisions: RecentDecisions) -> Slots:
+        relay, tokenization = self._relay, self.tokenization
+        return Slots(
+            self.inflight,
+            self.supervisor,
+            in_use={
+                "requests": lambda: self.lifecycle.active,
+                "admitted": lambda: admission.active,
+                "upstream_busy": lambda: sum(count.open - count.idle for count in relay.counts().values()),
+                "tokenizing": lambda: tokenization.under_way,
+            },
+            kept={
+                "upstream_idle": lambda: sum(count.idle for count in relay.counts().values()),
+                "response_holders": lambda: len(holders),
+                "recent_decisions": lambda: len(decisions),
+            },
+        )
 
     def _gone(self, endpoint_id: str) -> None:
         self.indexing.forget(endpoint_id)
@@ -213,12 +261,15 @@ class App:
     async def apply(self, settings: Settings) -> None:
         """Takes over what may change live, whole or not at all. Raises `ConfigError`, changing nothing."""
         scheduler = assembly.scheduler(settings, self._plugin_failed)
-        keys = assembly.key_ring(settings)
+        keys, admins = assembly.key_ring(settings), assembly.admin_ring(settings)
         discoveries = assembly.discoveries(settings)
         self.pool.set_endpoints(assembly.endpoint_specs(settings))
         self._feeds.follow(discoveries)
         self.director.scheduler = scheduler
-        self.front.keys = keys
+        for front in self._fronts.values():
+            front.keys = keys
+        for gate in self._gates.values():
+            gate.admins = admins
 
     async def aclose(self) -> None:
         """Ends everything that was started. Idempotent."""
@@ -240,15 +291,15 @@ class App:
 class Family(Siblings, Protocol):
     """Siblings, and how this process joins them."""
 
-    async def begin(self, page: Callable[[], bytes | None]) -> None:
-        """This process serves from now on; `page` is its own metrics page."""
+    async def begin(self, page: Callable[[], bytes | None], orders: Orders) -> None:
+        """This process serves from now on; `page` is its own metrics page, `orders` what it has been told to do."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class _Alone(OnlyChild):
-    async def begin(self, page: Callable[[], bytes | None]) -> None: ...
+    async def begin(self, page: Callable[[], bytes | None], orders: Orders) -> None: ...
 
     async def aclose(self) -> None: ...
 
@@ -256,22 +307,31 @@ class _Alone(OnlyChild):
 def serve(settings: Settings, loader: SettingsLoader | None = None) -> int:
     """Serves until told to end. Returns the exit code. Raises `ConfigError`, and OSError when it cannot listen."""
     configure(settings.log.level, settings.log.format)
-    listener = listen(settings.server.host, settings.server.port)
-    try:
-        return serve_on(listener, settings, loader, _Alone())
-    finally:
-        listener.close()
+    with listeners(settings) as (listener, admin_listener):
+        return serve_on(listener, settings, loader, _Alone(), admin_listener)
 
 
-def serve_on(listener: socket.socket, settings: Settings, loader: SettingsLoader | None, family: Family) -> int:
-    """`serve` on a listener that is there already, beside others or alone."""
+def serve_on(
+    listener: socket.socket,
+    settings: Settings,
+    loader: SettingsLoader | None,
+    family: Family,
+    admin_listener: socket.socket | None = None,
+) -> int:
+    """`serve` on listeners that are there already, beside others or alone."""
     configure(settings.log.level, settings.log.format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, loader, listener, family))
+        runner.run(_serve(settings, loader, listener, family, admin_listener))
     return 0
 
 
-async def _serve(settings: Settings, loader: SettingsLoader | None, listener: socket.socket, family: Family) -> None:
+async def _serve(
+    settings: Settings,
+    loader: SettingsLoader | None,
+    listener: socket.socket,
+    family: Family,
+    admin_listener: socket.socket | None,
+) -> None:
     async def apply(changed: Settings) -> None:
         await app.apply(changed)
 
@@ -281,6 +341,7 @@ async def _serve(settings: Settings, loader: SettingsLoader | None, listener: so
         await app.start()
         if watcher is not None:
             app.supervisor.spawn("configuration", watcher.run)
+            app.administrator.reloads_by(_reloading(watcher))
         process = Process(
             app.asgi,
             app.lifecycle,
@@ -290,14 +351,23 @@ async def _serve(settings: Settings, loader: SettingsLoader | None, listener: so
             max_header_bytes=settings.server.max_header_bytes,
             keepalive_s=settings.server.keepalive_s,
             on_reload=None if watcher is None else watcher.request,
+            admin=None if admin_listener is None else (app.admin_asgi, admin_listener),
         )
         host, port = listener.getsockname()[:2]
         logger.info("serving on http://%s:%d, %d endpoints", host, port, len(app.pool.snapshot()))
         # What lives as long as the process is no work for the garbage collector.
         gc.collect()
         gc.freeze()
-        await family.begin(app.metrics_page)
+        await family.begin(app.metrics_page, app.orders)
         await process.run()
     finally:
         await family.aclose()
         await app.aclose()
+
+
+def _reloading(watcher: ConfigWatcher) -> Callable[[], Awaitable[Reloaded]]:
+    async def reload() -> Reloaded:
+        change = await watcher.attempt()
+        return Reloaded(change.live, change.restart)
+
+    return reload

@@ -21,6 +21,7 @@ from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
 from router.api.callers import TrustedPeers
 from router.api.front import FrontSettings
+from router.api.gate import Gate, Surface
 from router.api.keys import Key, KeyRing
 from router.controls import EngineTokenize
 from router.errors import ConfigError
@@ -50,6 +51,7 @@ from router.tokenization.service import ServiceLimits, TokenizationService
 from router.upstream.connection import Limits
 from router.upstream.control import ControlClient
 from router.upstream.relay import RelayOptions
+from router.wire.hosts import is_loopback
 
 _TOKENIZE_S = 1.0
 _EXPLAINING = ("x-kvrouter-endpoint", "x-kvrouter-prefill-endpoint", "x-kvrouter-matched-tokens", "x-kvrouter-decision")
@@ -194,6 +196,22 @@ def front_settings(settings: Settings) -> FrontSettings:
 
 def key_ring(settings: Settings) -> KeyRing:
     return KeyRing(_key(entry) for entry in settings.server.api_keys)
+
+
+def admin_ring(settings: Settings) -> KeyRing:
+    return KeyRing(_key(entry) for entry in settings.server.admin_keys)
+
+
+def gates(settings: Settings, clients: Callable[[], KeyRing]) -> dict[Surface, Gate]:
+    """One for each listener, by what it serves."""
+    server, ring = settings.server, admin_ring(settings)
+    if server.admin_port is None:
+        bound = {Surface.ALL: server.host}
+    else:
+        bound = {Surface.CLIENTS: server.host, Surface.ADMINISTRATION: server.admin_host}
+    return {
+        surface: Gate(ring, clients, loopback=is_loopback(host), surface=surface) for surface, host in bound.items()
+    }
 
 
 def _key(entry: ApiKeySettings) -> Key:

@@ -3,6 +3,7 @@
 x RouterError            (500 server_error)
   + InvalidRequest       400 invalid_request_error
   + Unauthorized         401 authentication_error
+  + Forbidden            403 permission_error
   + NotFound             404 not_found_error
     + ModelNotFound      404
   + MethodNotAllowed     405 invalid_request_error
@@ -12,6 +13,7 @@ x RouterError            (500 server_error)
   + UpstreamFailed       502 upstream_error
   + NoEndpoint           503 service_unavailable
   + ShuttingDown         503 service_unavailable
+  + WorkersSilent        503 service_unavailable
   + UpstreamTimeout      504 upstream_timeout
 x ConfigError            stops the start: one sentence that names the key and the mend
 """
@@ -57,6 +59,10 @@ class Unauthorized(RouterError):
         return [*super().headers(), (b"www-authenticate", b"Bearer")]
 
 
+class Forbidden(RouterError):
+    status, type = 403, "permission_error"
+
+
 class NotFound(RouterError):
     status, type = 404, "not_found_error"
 
@@ -99,6 +105,10 @@ class NoEndpoint(RouterError):
 
 class ShuttingDown(RouterError):
     status, type, code = 503, "service_unavailable", "shutting_down"
+
+
+class WorkersSilent(RouterError):
+    status, type, code = 503, "service_unavailable", "workers_silent"
 
 
 class UpstreamTimeout(RouterError):

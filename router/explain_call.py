@@ -34,7 +34,7 @@ def ask(url: str, body: bytes, path: str | None, timeout_s: float = 30.0) -> Exp
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError(f"{url} cannot be asked ({type(error).__name__}): give a running router's address") from None
     if answer.status_code == 401:
-        raise ConfigError(f"{url} wants a key: set {KEY_VARIABLE}")
+        raise ConfigError(f"{url} wants a key, an admin key if it has some: set {KEY_VARIABLE}")
     try:
         if answer.status_code != 200:
             raise ConfigError(f"{url} answered {answer.status_code}: {_message(answer.content)}")

@@ -19,6 +19,7 @@ import uvicorn
 
 from router.api.http_protocol import bounded_http
 from router.api.lifecycle import Lifecycle
+from router.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,20 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=2048)
 
 
+@contextlib.contextmanager
+def listeners(settings: Settings) -> Iterator[tuple[socket.socket, socket.socket | None]]:
+    """The clients' listener and administration's own, if there is to be one. Raises OSError."""
+    server = settings.server
+    with contextlib.ExitStack() as opened:
+        clients = opened.enter_context(contextlib.closing(listen(server.host, server.port)))
+        admin = None
+        if server.admin_port is not None:
+            admin = opened.enter_context(contextlib.closing(listen(server.admin_host, server.admin_port)))
+        yield clients, admin
+
+
 class Process:
-    """Serves one ASGI application on one socket until it is told to end."""
+    """Serves one ASGI application on one socket until it is told to end, and administration's beside it to the last."""
 
     def __init__(
         self,
@@ -54,7 +67,9 @@ class Process:
         max_header_bytes: int = 64 * 1024,
         keepalive_s: int = 75,
         on_reload: Callable[[], None] | None = None,
+        admin: tuple[Callable[..., Any], socket.socket] | None = None,
     ) -> None:
+        """`admin`: application and listener of administration, where it has its own."""
         self._lifecycle = lifecycle
         self._listener = listener
         self._settle_s = settle_s
@@ -62,22 +77,9 @@ class Process:
         self._on_reload = on_reload
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._server = _Server(
-            uvicorn.Config(
-                asgi,
-                # uvicorn calls it as it would the class.
-                http=cast(Any, bounded_http(max_header_bytes)),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                timeout_keep_alive=keepalive_s,
-                timeout_graceful_shutdown=int(_CUT_SECONDS),
-            )
-        )
+        options = {"max_header_bytes": max_header_bytes, "keepalive_s": keepalive_s}
+        self._server = _server(asgi, **options)
+        self._admin = None if admin is None else (_server(admin[0], **options), admin[1])
 
     def stop(self) -> None:
         """First call: begin to end. Second: cut what still runs."""
@@ -94,6 +96,10 @@ class Process:
             loop.add_signal_handler(signal.SIGHUP, self._on_reload)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http server")
         stopping = asyncio.create_task(self._stop.wait(), name="stop signal")
+        administering = None
+        if self._admin is not None:
+            server, admin_listener = self._admin
+            administering = asyncio.create_task(server.serve(sockets=[admin_listener]), name="admin server")
         try:
             await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -102,6 +108,9 @@ class Process:
             await serving
         finally:
             stopping.cancel()
+            if self._admin is not None and administering is not None:
+                self._admin[0].should_exit = True
+                await administering
             for number in (*_SHUTDOWN_SIGNALS, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
@@ -127,3 +136,22 @@ class Process:
             for task in (waiting, hurried):
                 task.cancel()
             await asyncio.gather(waiting, hurried, return_exceptions=True)
+
+
+def _server(asgi: Callable[..., Any], *, max_header_bytes: int, keepalive_s: int) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            asgi,
+            # uvicorn calls it as it would the class.
+            http=cast(Any, bounded_http(max_header_bytes)),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=keepalive_s,
+            timeout_graceful_shutdown=int(_CUT_SECONDS),
+        )
+    )

@@ -21,7 +21,15 @@ from router.settings import Settings, load
 
 logger = logging.getLogger(__name__)
 
-LIVE = ("endpoints", "discovery", "server.api_keys", "server.api_keys_file", "scheduling")
+LIVE = (
+    "endpoints",
+    "discovery",
+    "server.api_keys",
+    "server.api_keys_file",
+    "server.admin_keys",
+    "server.admin_keys_file",
+    "scheduling",
+)
 """Keys that take effect without a restart."""
 
 _DEBOUNCE_MS = 200
@@ -44,6 +52,7 @@ class SettingsLoader:
         named = (
             self.config,
             settings.server.api_keys_file,
+            settings.server.admin_keys_file,
             settings.scheduling.endpoint_picker_config,
         )
         return tuple(Path(path) for path in named if path is not None)
@@ -75,9 +84,8 @@ def compare(old: Settings, new: Settings, rewritten: Collection[str] = ()) -> Ch
                 name = f"{section}.{key}"
                 (live if name in LIVE else restart).append(name)
     update: dict[str, Any] = {name: getattr(new, name) for name in LIVE if "." not in name}
-    update["server"] = old.server.model_copy(
-        update={"api_keys": new.server.api_keys, "api_keys_file": new.server.api_keys_file}
-    )
+    keys = [name.removeprefix("server.") for name in LIVE if name.startswith("server.")]
+    update["server"] = old.server.model_copy(update={key: getattr(new.server, key) for key in keys})
     return Change(tuple(live), tuple(restart), old.model_copy(update=update))
 
 
@@ -94,6 +102,7 @@ class ConfigWatcher:
         self._loader = loader
         self._apply = apply
         self._wanted = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._digests: dict[Path, bytes] = {}
         self._picker = _picker_digest(current)
 
@@ -118,6 +127,18 @@ class ConfigWatcher:
         `quietly`: nothing is said where nothing has changed.
         """
         try:
+            await self.attempt(quietly=quietly)
+        except ConfigError:
+            return False
+        return True
+
+    async def attempt(self, *, quietly: bool = False) -> Change:
+        """Loads and applies now, and tells what changed. Raises `ConfigError`: the old settings stay in force."""
+        async with self._one_at_a_time:
+            return await self._attempt(quietly)
+
+    async def _attempt(self, quietly: bool) -> Change:
+        try:
             loaded = await asyncio.to_thread(self._loader)
             picker = await asyncio.to_thread(_picker_digest, loaded)
             change = compare(self.current, loaded, () if picker == self._picker else ("scheduling",))
@@ -125,14 +146,14 @@ class ConfigWatcher:
                 await self._apply(change.settings)
         except ConfigError as error:
             logger.error("configuration not reloaded, the old one stays in force: %s", error)
-            return False
+            raise
         self.current, self._picker = change.settings, picker
         if quietly and not change.live and not change.restart:
-            return True
+            return change
         if change.restart:
             logger.warning("changed, but needs a restart to take effect: %s", ", ".join(change.restart))
         logger.info("configuration reloaded: %s", ", ".join(change.live) or "nothing changed that can change live")
-        return True
+        return change
 
     async def _watch(self) -> None:
         """Watches folders, not files: an editor's rename and a ConfigMap's symlink swap replace the file itself.

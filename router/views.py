@@ -18,6 +18,7 @@ from router.pool.describe import describe
 from router.pool.observers import PoolObserver
 from router.pool.pool import Pool
 from router.ports import Clock
+from router.slots import Slots
 
 
 class Views:
@@ -37,6 +38,7 @@ class Views:
         keys: Callable[[], KeyRing],
         plugin_failures: Mapping[str, int],
         loop_lag: LoopLag,
+        slots: Slots,
         clock: Clock,
     ) -> None:
         self.version = version
@@ -50,6 +52,7 @@ class Views:
         self._keys = keys
         self._plugin_failures = plugin_failures
         self._loop_lag = loop_lag
+        self._slots = slots
         self._clock = clock
 
     def states(self) -> Sequence[EndpointState]:
@@ -69,6 +72,9 @@ class Views:
 
     def task_restarts(self) -> Mapping[str, int]:
         return {report.name: report.failures for report in self._supervisor.reports() if report.failures}
+
+    def slots(self) -> dict[str, Any]:
+        return self._slots.describe()
 
     def keys(self) -> KeyRing:
         return self._keys()

@@ -17,6 +17,7 @@ import msgspec
 
 from router.api.callers import TrustedPeers, allowed_priority, caller, steering_of
 from router.api.exchange import ClientGone, Exchange, Receive, Send
+from router.api.gate import Gate, Surface
 from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Api, InferenceRequest
@@ -92,14 +93,20 @@ class Front:
         keys: KeyRing,
         settings: FrontSettings,
         clock: Callable[[], float],
+        gate: Gate | None = None,
+        surface: Surface = Surface.ALL,
     ) -> None:
-        """`rest` is the ASGI application of every other path."""
+        """`rest` is the ASGI application of every other path; `gate` asks who may have a decision explained, by default
+        whoever may use the router."""
         self._rest = rest
         self._journey = journey
         self._lifecycle = lifecycle
         self.keys = keys
         self._settings = settings
         self._clock = clock
+        self._gate = gate or Gate(KeyRing(), lambda: self.keys, loopback=True, surface=surface)
+        self._inference = surface is not Surface.ADMINISTRATION
+        self._explains = surface is not Surface.CLIENTS
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -110,8 +117,11 @@ class Front:
             # Answered in place: a redirect makes some clients drop the body or their key.
             path = path.rstrip("/")
         api = PATHS.get(path)
-        if path == EXPLAIN_PATH and scope["method"] == "POST":
+        if path == EXPLAIN_PATH and self._explains and scope["method"] == "POST":
             await self._exchange(scope, receive, send, path, Api.OTHER, None)
+            return
+        if not self._inference:
+            await self._rest(scope, receive, send)
             return
         if api is not None:
             if scope["method"] != "OPTIONS":
@@ -133,7 +143,7 @@ class Front:
         given_id, declared = _peek(headers)
         exchange.request_id = accepted_request_id(given_id) or uuid.uuid4().hex
         try:
-            key = self.keys.authorize(headers)
+            key = self._gate.admit(headers) if path == EXPLAIN_PATH else self.keys.authorize(headers)
             method: str = scope["method"]
             if method != "POST" and not (response_id is not None and method in ("GET", "DELETE")):
                 raise MethodNotAllowed(f"{method} is not allowed on {path}; use POST.", allow="POST")

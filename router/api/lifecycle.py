@@ -19,7 +19,9 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.draining = False
-        """``/ready`` says no."""
+        """It is ending: ``/ready`` says no."""
+        self.out_of_service = False
+        """An administrator took it out of service: ``/ready`` says no, and nothing else changes."""
         self._refusing = False
         self._active: set[Cuttable] = set()
         self._idle = asyncio.Event()

@@ -14,8 +14,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
+from router.api import admin
+from router.api.admin import ADMIN_GIVEN, AdminGiven, Obedience, Order, admitted
 from router.api.exchange import Receive, Send
 from router.api.front import PATHS
+from router.api.gate import Surface
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import EndpointState, Health
@@ -46,6 +49,10 @@ class View(Protocol):
 
     def keys(self) -> KeyRing: ...
 
+    def slots(self) -> dict[str, Any]:
+        """What is in use and must be zero at rest, and what is kept."""
+        ...
+
 
 class Readiness(NamedTuple):
     """What siblings add to ``/ready``."""
@@ -63,6 +70,14 @@ class Siblings(Protocol):
 
     async def readiness(self) -> Readiness: ...
 
+    async def order(self, order: Order) -> Obedience:
+        """Has all of them follow it, this process included."""
+        ...
+
+    async def reload(self) -> None:
+        """Has the others load their configuration again."""
+        ...
+
 
 class OnlyChild:
     """One process, no siblings."""
@@ -73,6 +88,11 @@ class OnlyChild:
     async def readiness(self) -> Readiness:
         return Readiness(draining=False, shown={})
 
+    async def order(self, order: Order) -> Obedience:
+        return Obedience(1, 1)
+
+    async def reload(self) -> None: ...
+
 
 class Given(NamedTuple):
     """What routes work with."""
@@ -81,6 +101,10 @@ class Given(NamedTuple):
     lifecycle: Lifecycle
     siblings: Siblings
     metrics_content_type: str
+    admin: AdminGiven
+    surface: Surface = Surface.ALL
+    protect_metrics: bool = False
+    """``/metrics`` is behind the gate too."""
 
 
 class Rest:
@@ -99,7 +123,13 @@ class Rest:
             redirect_slashes=False,
             redoc_url=None,
         )
-        for routes in (_operations, _models, _inference):
+        surface = given.surface
+        served = [_probes]
+        if surface is not Surface.CLIENTS:
+            served += [_metrics, _debug, admin.routes]
+        if surface is not Surface.ADMINISTRATION:
+            served += [_models, _inference]
+        for routes in served:
             app.include_router(routes)
         app.add_exception_handler(RouterError, _router_error)
         app.add_exception_handler(HTTPException, _http_error)
@@ -107,6 +137,7 @@ class Rest:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         scope[_GIVEN] = self._given
+        scope[ADMIN_GIVEN] = self._given.admin
         await self._app(scope, receive, send)
 
 
@@ -122,6 +153,11 @@ def _authorized(request: Request) -> None:
     _given(request).view.keys().authorize(request.headers.raw)
 
 
+def _metrics_admitted(request: Request) -> None:
+    if _given(request).protect_metrics:
+        admitted(request)
+
+
 FromRequest = Annotated[Given, Depends(_given)]
 
 
@@ -129,24 +165,26 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-_operations = APIRouter(tags=["operations"])
+_probes = APIRouter(tags=["operations"])
+_metrics = APIRouter(tags=["operations"], dependencies=[Depends(_metrics_admitted)])
+_debug = APIRouter(tags=["operations"], dependencies=[Depends(admitted)])
 _models = APIRouter(tags=["models"], dependencies=[Depends(_authorized)])
 _inference = APIRouter(tags=["inference"])
 
 
-@_operations.head("/health", include_in_schema=False)
-@_operations.get("/health")
+@_probes.head("/health", include_in_schema=False)
+@_probes.get("/health")
 async def health() -> Response:
     """Liveness: the process answers. Says nothing about engines."""
     return _json({"status": "ok"})
 
 
-@_operations.head("/ready", include_in_schema=False)
-@_operations.get("/ready")
+@_probes.head("/ready", include_in_schema=False)
+@_probes.get("/ready")
 async def ready(given: FromRequest) -> Response:
     """Readiness: not draining, and some endpoint that may decode is not down."""
     family = await given.siblings.readiness()
-    if given.lifecycle.draining or family.draining:
+    if given.lifecycle.draining or given.lifecycle.out_of_service or family.draining:
         return _json({"status": "draining"}, 503)
     able = sum(
         state.health in (Health.HEALTHY, Health.UNKNOWN) and state.endpoint.role.value != "prefill"
@@ -156,14 +194,14 @@ async def ready(given: FromRequest) -> Response:
     return _json(shown, 200 if able else 503)
 
 
-@_operations.head("/version", include_in_schema=False)
-@_operations.get("/version")
+@_probes.head("/version", include_in_schema=False)
+@_probes.get("/version")
 async def version(given: FromRequest) -> Response:
     return _json({"version": given.view.version})
 
 
-@_operations.head("/metrics", include_in_schema=False)
-@_operations.get("/metrics")
+@_metrics.head("/metrics", include_in_schema=False)
+@_metrics.get("/metrics")
 async def metrics(given: FromRequest) -> Response:
     page = given.view.metrics_page()
     if page is None:
@@ -171,16 +209,22 @@ async def metrics(given: FromRequest) -> Response:
     return Response(await given.siblings.metrics(page), media_type=given.metrics_content_type)
 
 
-@_operations.get("/debug/endpoints", dependencies=[Depends(_authorized)])
+@_debug.get("/debug/endpoints")
 async def endpoints(given: FromRequest) -> Response:
     """Every endpoint as the router sees it now."""
     return _json({"endpoints": given.view.describe()})
 
 
-@_operations.get("/debug/decisions", dependencies=[Depends(_authorized)])
+@_debug.get("/debug/decisions")
 async def decisions(given: FromRequest) -> Response:
     """The last decisions, newest first: predicted and realised time to first token, outcome. No prompts."""
     return _json({"decisions": given.view.decisions()})
+
+
+@_debug.get("/debug/slots")
+async def slots(given: FromRequest) -> Response:
+    """Leases, counters, queues and tasks of this process. ``at_rest`` is true when all that was taken is given back."""
+    return _json(given.view.slots())
 
 
 @_models.get("/v1/models")

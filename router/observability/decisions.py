@@ -23,6 +23,9 @@ class RecentDecisions:
         self._most = most
         self._entries: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def recent(self) -> list[dict[str, Any]]:
         """Newest first."""
         now = self._clock()

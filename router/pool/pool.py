@@ -107,6 +107,11 @@ class Pool:
                     wanted.setdefault(spec.id, spec)
         self._reconcile(wanted)
 
+    def upstream_of(self, endpoint_id: str) -> str | None:
+        """The address that an endpoint is a rank of, or is; None: no such endpoint."""
+        upstream_id = self._upstream_of.get(endpoint_id, endpoint_id)
+        return upstream_id if upstream_id in self._records else None
+
     def drain(self, endpoint_id: str, *, draining: bool = True) -> bool:
         """Takes an address (all ranks of it) out of choice, or back in. False: no such endpoint."""
         record = self.record(self._upstream_of.get(endpoint_id, endpoint_id))

@@ -16,6 +16,7 @@ from router.settings.explain import sentence
 from router.settings.keys import read_key_file
 from router.settings.model import Settings
 from router.settings.sources import Source, from_flags, read_environment, read_yaml
+from router.wire.hosts import is_loopback
 
 
 def load(
@@ -28,8 +29,8 @@ def load(
 
     `config`: a YAML file or None; `environ`: None for this process's; `flags`: dotted key to value
     (``{"server.port": 9000}``). Mappings merge key by key, a list replaces the whole list below it. The keys in
-    ``server.api_keys_file`` are read into ``server.api_keys``. Raises `ConfigError`: one sentence with key, source
-    and mend.
+    ``server.api_keys_file`` are read into ``server.api_keys``, admin keys likewise. Raises `ConfigError`: one sentence
+    with key, source and mend.
     """
     sources = [read_environment(os.environ if environ is None else environ), from_flags(flags or {})]
     if config is not None:
@@ -38,10 +39,12 @@ def load(
     for source in sources:
         merged = _merge(merged, source.values)
     settings = _validate(merged, sources)
-    if settings.server.api_keys_file is not None:
-        keys = read_key_file(Path(settings.server.api_keys_file), "server.api_keys_file")
-        merged = _merge(merged, {"server": {"api_keys": [*settings.server.api_keys, *keys]}})
-        settings = _validate(merged, sources)
+    for name in ("api_keys", "admin_keys"):
+        path = getattr(settings.server, f"{name}_file")
+        if path is not None:
+            keys = read_key_file(Path(path), f"server.{name}_file")
+            merged = _merge(merged, {"server": {name: [*getattr(settings.server, name), *keys]}})
+            settings = _validate(merged, sources)
     _check_needs(settings)
     return settings
 
@@ -81,6 +84,16 @@ def _check_needs(settings: Settings) -> None:
     if settings.pd.enabled is True and not roles & {Role.PREFILL, Role.BOTH}:
         raise ConfigError(
             "pd.enabled is true, but no endpoint has role prefill or both: add one (--prefill URL), or set it to auto"
+        )
+    server = settings.server
+    if server.admin_port is not None and not server.admin_keys and not is_loopback(server.admin_host):
+        raise ConfigError(
+            f"server.admin_host is {server.admin_host}, which others reach, and server.admin_keys is empty: "
+            "give a key (kvrouter hash-key), or set admin_host to 127.0.0.1"
+        )
+    if server.admin_port == server.port:
+        raise ConfigError(
+            "server.admin_port is server.port: give it a port of its own, or leave it out to have both on one"
         )
     if settings.index.backend == "redis" and settings.redis.url is None:
         raise ConfigError(

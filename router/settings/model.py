@@ -108,6 +108,18 @@ class ServerSettings(Section):
     """File with one such key a line, added to `api_keys`: `KEY` or `sha256:DIGEST`, then rights if there are any, like
     `name=web tenant=shop objectives=chat,batch max_priority=5 trusted=true`. Blank lines and lines that begin with `#`
     are skipped."""
+    admin_keys: ApiKeys = ()
+    """Keys for `/debug/*` and `/admin/*` (of an entry's rights only the name counts), hashed like `api_keys`. Empty:
+    on a loopback address whoever may use the router may administer it, on another nobody."""
+    admin_keys_file: str | None = None
+    """File with such keys, in the form of `api_keys_file`, added to `admin_keys`."""
+    admin_port: Port | None = None
+    """A port of its own for `/debug/*`, `/admin/*` and `/metrics`, which leave the main one; `/health` and `/ready` are
+    on both. Null: everything is on `port`."""
+    admin_host: str = "127.0.0.1"
+    """Address of `admin_port`. One that is no loopback address needs `admin_keys`."""
+    protect_metrics: bool = False
+    """Ask for an admin key for `/metrics` too."""
     cors_origins: tuple[str, ...] = ()
     """Origins that browsers may call from; `["*"]` for any."""
     max_body_bytes: Count = 64 * 1024 * 1024

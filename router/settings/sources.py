@@ -30,6 +30,7 @@ _SERVICE_LINK_PORT = re.compile(r"PORT$")
 
 _PATH_KEYS = (
     ("server", "api_keys_file"),
+    ("server", "admin_keys_file"),
     ("upstream", "ca_file"),
     ("redis", "ca_file"),
     ("scheduling", "endpoint_picker_config"),

@@ -131,6 +131,11 @@ class TokenizationService:
         self._jobs.add(job)
         return await asyncio.wrap_future(job)
 
+    @property
+    def under_way(self) -> int:
+        """Prompts that worker threads have or that wait for one."""
+        return sum(not job.done() for job in self._jobs)
+
     def _overloaded(self) -> bool:
         # A cancelled request leaves its job running in its thread, so jobs are counted and not requests.
         self._jobs = {job for job in self._jobs if not job.done()}

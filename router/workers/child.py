@@ -5,6 +5,7 @@ Standard input stays open as long as the parent lives: its end is the parent's, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -15,12 +16,16 @@ from pathlib import Path
 
 import msgspec
 
+from router.api.admin import Obedience, Order
 from router.api.rest import Readiness
 from router.app import serve_on
 from router.errors import ConfigError
+from router.orders import InForce, Orders
 from router.reload import SettingsLoader
 from router.workers.plan import BAD_INPUT, PARENT, Plan, Workers, socket_of
 from router.workers.talk import Answerer, ask
+
+_ASKED_AT_MOST = 5
 
 
 class Family:
@@ -31,12 +36,24 @@ class Family:
         self._path = socket_of(folder, number)
         self._answerer: Answerer | None = None
 
-    async def begin(self, page: Callable[[], bytes | None]) -> None:
-        async def metrics() -> bytes:
+    async def begin(self, page: Callable[[], bytes | None], orders: Orders) -> None:
+        async def metrics(_: str) -> bytes:
             return page() or b""
 
-        self._answerer = Answerer(self._path, {"metrics": metrics})
+        async def order(told: str) -> bytes:
+            orders.obey(msgspec.json.decode(told, type=Order), known=True)
+            return b"ok"
+
+        self._answerer = Answerer(self._path, {"metrics": metrics, "order": order})
+        # First to be told of what comes, then to ask what was told before.
         await self._answerer.start()
+        for _ in range(_ASKED_AT_MOST):
+            told = await ask(self._parent, "orders")
+            in_force = msgspec.json.decode(told, type=InForce) if told else orders.in_force
+            if in_force == orders.in_force:
+                break
+            # One that came meanwhile is older or newer than this answer: the next answer has it.
+            orders.restore(in_force)
         await ask(self._parent, "ready")
 
     async def aclose(self) -> None:
@@ -45,6 +62,14 @@ class Family:
 
     async def metrics(self, own: bytes) -> bytes:
         return await ask(self._parent, "metrics") or own
+
+    async def order(self, order: Order) -> Obedience:
+        answer = await ask(self._parent, f"order {msgspec.json.encode(order).decode()}")
+        # Nobody answers: this worker alone is known to obey, of at least one other.
+        return msgspec.json.decode(answer, type=Obedience) if answer else Obedience(1, 2)
+
+    async def reload(self) -> None:
+        await ask(self._parent, "reload")
 
     async def readiness(self) -> Readiness:
         answer = await ask(self._parent, "workers")
@@ -74,8 +99,12 @@ def main() -> int:
     loader = SettingsLoader(config, plan.flags)
     try:
         settings = loader()
-        with socket.socket(fileno=plan.listener) as listener:
-            return serve_on(listener, settings, loader, Family(Path(plan.folder), plan.number))
+        with contextlib.ExitStack() as opened:
+            listener = opened.enter_context(socket.socket(fileno=plan.listener))
+            admin = None
+            if plan.admin_listener is not None:
+                admin = opened.enter_context(socket.socket(fileno=plan.admin_listener))
+            return serve_on(listener, settings, loader, Family(Path(plan.folder), plan.number), admin)
     except ConfigError as error:
         print(f"kvrouter: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT

@@ -20,10 +20,12 @@ from typing import Any
 
 import msgspec
 
+from router.api.admin import Obedience, Order
 from router.errors import ConfigError
 from router.observability.logs import configure
 from router.observability.merge import counts, merge
-from router.process import listen
+from router.orders import InForce
+from router.process import listeners
 from router.reload import SettingsLoader
 from router.settings import Settings
 from router.workers.embedded import EmbeddedValkey
@@ -41,20 +43,20 @@ _EMBEDDED_POLL_S = 0.5
 def serve_many(settings: Settings, loader: SettingsLoader) -> int:
     """Serves until told to end. Returns the exit code. Raises `ConfigError`, and OSError when it cannot listen."""
     configure(settings.log.level, settings.log.format)
-    listener = listen(settings.server.host, settings.server.port)
-    try:
-        with tempfile.TemporaryDirectory(prefix="kvrouter-") as folder:
-            embedded, flags = _shared(settings, loader, Path(folder))
-            try:
-                parent = Parent(
-                    listener, Path(folder), settings.server.workers, loader.config, flags, embedded=embedded
-                )
-                return asyncio.run(parent.run())
-            finally:
-                if embedded is not None:
-                    embedded.stop()
-    finally:
-        listener.close()
+    with (
+        listeners(settings) as (listener, admin_listener),
+        tempfile.TemporaryDirectory(prefix="kvrouter-") as folder,
+    ):
+        embedded, flags = _shared(settings, loader, Path(folder))
+        try:
+            parent = Parent(
+                *(listener, admin_listener, Path(folder), settings.server.workers, loader.config, flags),
+                embedded=embedded,
+            )
+            return asyncio.run(parent.run())
+        finally:
+            if embedded is not None:
+                embedded.stop()
 
 
 def _shared(settings: Settings, loader: SettingsLoader, folder: Path) -> tuple[EmbeddedValkey | None, dict[str, Any]]:
@@ -88,6 +90,7 @@ class Parent:
     def __init__(
         self,
         listener: socket.socket,
+        admin_listener: socket.socket | None,
         folder: Path,
         workers: int,
         config: Path | None,
@@ -96,6 +99,8 @@ class Parent:
         embedded: EmbeddedValkey | None = None,
     ) -> None:
         self._listener = listener
+        self._admin_listener = admin_listener
+        self._orders = InForce()
         self._folder = folder
         self._config = config
         self._flags = flags
@@ -112,7 +117,14 @@ class Parent:
         loop.add_signal_handler(signal.SIGTERM, self._end)
         loop.add_signal_handler(signal.SIGINT, self._end)
         loop.add_signal_handler(signal.SIGHUP, self._tell, signal.SIGHUP)
-        answers = {"metrics": self._metrics, "workers": self._readiness, "ready": self._note_ready}
+        answers = {
+            "metrics": self._metrics,
+            "workers": self._readiness,
+            "ready": self._note_ready,
+            "order": self._order,
+            "orders": self._in_force,
+            "reload": self._reload,
+        }
         answerer = Answerer(self._folder / PARENT, answers)
         await answerer.start()
         host, port = self._listener.getsockname()[:2]
@@ -136,6 +148,8 @@ class Parent:
         self._tell(signal.SIGTERM)
         # Theirs stay open until each has drained; then nobody must be left waiting in the queue of a listener.
         self._listener.close()
+        if self._admin_listener is not None:
+            self._admin_listener.close()
 
     def _tell(self, number: int) -> None:
         for worker in self._workers:
@@ -170,13 +184,14 @@ class Parent:
             number=worker.number,
             folder=str(self._folder),
             listener=self._listener.fileno(),
+            admin_listener=None if self._admin_listener is None else self._admin_listener.fileno(),
             config=None if self._config is None else str(self._config),
             flags=dict(self._flags),
         )
         process = worker.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "router.workers.child"),
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=[self._listener.fileno()],
+            pass_fds=[number for number in (plan.listener, plan.admin_listener) if number is not None],
             # Ctrl-C reaches the parent alone, which tells them.
             start_new_session=True,
         )
@@ -212,7 +227,7 @@ class Parent:
 
     # What all of them say
 
-    async def _metrics(self) -> bytes:
+    async def _metrics(self, _: str) -> bytes:
         running = [worker for worker in self._workers if worker.process is not None]
         answers = await asyncio.gather(*(ask(socket_of(self._folder, worker.number), "metrics") for worker in running))
         for worker, page in zip(running, answers, strict=True):
@@ -220,13 +235,33 @@ class Parent:
                 self._pages[worker.number] = page
         return merge(list(self._pages.values()), [self._departed] if self._departed else [])
 
-    async def _readiness(self) -> bytes:
+    async def _readiness(self, _: str) -> bytes:
         running = sum(worker.running for worker in self._workers)
         return msgspec.json.encode(Workers(running, len(self._workers), self._ending.is_set()))
 
-    async def _note_ready(self) -> bytes:
+    async def _note_ready(self, _: str) -> bytes:
         for worker in self._workers:
             worker.ready_once = worker.ready_once or socket_of(self._folder, worker.number).exists()
+        return b"ok"
+
+    # What all of them are told
+
+    async def _order(self, told: str) -> bytes:
+        """Kept for workers that start later, and passed on to those that run."""
+        self._orders = self._orders.after(msgspec.json.decode(told, type=Order))
+        running = [
+            worker for worker in self._workers if worker.running and socket_of(self._folder, worker.number).exists()
+        ]
+        answers = await asyncio.gather(
+            *(ask(socket_of(self._folder, worker.number), f"order {told}") for worker in running)
+        )
+        return msgspec.json.encode(Obedience(sum(answer == b"ok" for answer in answers), len(running)))
+
+    async def _in_force(self, _: str) -> bytes:
+        return msgspec.json.encode(self._orders)
+
+    async def _reload(self, _: str) -> bytes:
+        self._tell(signal.SIGHUP)
         return b"ok"
 
 

@@ -26,6 +26,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Of the sockets."""
     listener: int
     """File descriptor."""
+    admin_listener: int | None
+    """The same of administration's own, if it has one."""
     config: str | None
     flags: dict[str, Any]
 

@@ -38,7 +38,8 @@ async def ask(path: Path, question: str) -> bytes | None:
 class Answerer:
     """Answers questions on a unix socket until `aclose`."""
 
-    def __init__(self, path: Path, answers: Mapping[str, Callable[[], Awaitable[bytes]]]) -> None:
+    def __init__(self, path: Path, answers: Mapping[str, Callable[[str], Awaitable[bytes]]]) -> None:
+        """`answers`: by a question's first word; each is given the rest of the line."""
         self._path = path
         self._answers = answers
         self._server: asyncio.Server | None = None
@@ -56,10 +57,11 @@ class Answerer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(2 * TIMEOUT_S):
-                question = (await reader.readline()).decode("ascii", "replace").strip()
-                answer = self._answers.get(question)
+                question = (await reader.readline()).decode("utf-8", "replace").strip()
+                word, _, rest = question.partition(" ")
+                answer = self._answers.get(word)
                 if answer is not None:
-                    writer.write(await answer())
+                    writer.write(await answer(rest))
                     await writer.drain()
         except (OSError, ValueError):
             # Whoever asked has gone, or asked nothing in time.

@@ -41,6 +41,10 @@ class Served:
         async with self.fresh() as client:
             return await client.get(path)
 
+    async def post(self, path: str) -> httpx.Response:
+        async with self.fresh() as client:
+            return await client.post(path)
+
     async def chat(self, text: str) -> httpx.Response:
         body = {"model": "sim-model", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
         async with self.fresh() as client:
@@ -119,6 +123,12 @@ async def test_workers_share_one_listener_one_index_and_one_face(tmp_path: Path)
         for _ in range(5):
             assert await served.metric("kvrouter_requests_total") == 21
 
+        # An administrator's order holds in all workers whoever took it, and in those that start later.
+        assert (await served.post(f"/admin/endpoints/{first}/drain")).status_code == 200
+        answers = [await served.chat(text) for _ in range(10)]
+        assert first not in {answer.headers["x-kvrouter-endpoint"] for answer in answers}
+        assert await served.metric("kvrouter_requests_total") == 31
+
         # A worker that is killed is started again, and what it counted stays.
         killed = served.workers()[0]
         os.kill(killed, signal.SIGKILL)
@@ -130,7 +140,14 @@ async def test_workers_share_one_listener_one_index_and_one_face(tmp_path: Path)
 
         await until(again)
         assert killed not in served.workers()
-        assert await served.metric("kvrouter_requests_total") == 31
+        assert await served.metric("kvrouter_requests_total") == 41
+        answers = [await served.chat(text) for _ in range(10)]
+        assert first not in {answer.headers["x-kvrouter-endpoint"] for answer in answers}
+        assert (await served.post(f"/admin/endpoints/{first}/resume")).json()["drained"] == []
+        assert (await served.post("/admin/drain")).status_code == 200
+        assert {(await served.get("/ready")).status_code for _ in range(6)} == {503}
+        assert (await served.post("/admin/resume")).status_code == 200
+        assert {(await served.get("/ready")).status_code for _ in range(6)} == {200}
 
         # A reload reaches all.
         settings = json.loads(served.config.read_text())

@@ -16,8 +16,10 @@ from router.settings import Settings, load
 
 
 class RunningRouter:
-    def __init__(self, app: App, url: str, process: Process) -> None:
+    def __init__(self, app: App, url: str, process: Process, admin_url: str = "") -> None:
+        """`admin_url`: of administration's own listener, if it has one."""
         self.app = app
+        self.admin_url = admin_url
         self.url = url
         self.process = process
 
@@ -51,6 +53,7 @@ async def running_app(settings: Settings) -> AsyncIterator[RunningRouter]:
     """The router of these settings, but on a free port and ending quickly."""
     app = App(settings)
     listener = listen("127.0.0.1", 0)
+    admin_listener = None if settings.server.admin_port is None else listen("127.0.0.1", 0)
     grace_s = min(settings.server.shutdown_grace_s, 5.0)
     process = Process(
         app.asgi,
@@ -59,18 +62,22 @@ async def running_app(settings: Settings) -> AsyncIterator[RunningRouter]:
         settle_s=0.0,
         grace_s=grace_s,
         max_header_bytes=settings.server.max_header_bytes,
+        admin=None if admin_listener is None else (app.admin_asgi, admin_listener),
     )
     try:
         await app.start()
         serving = asyncio.create_task(process.run())
         try:
-            yield RunningRouter(app, f"http://127.0.0.1:{listener.getsockname()[1]}", process)
+            admin_url = "" if admin_listener is None else f"http://127.0.0.1:{admin_listener.getsockname()[1]}"
+            yield RunningRouter(app, f"http://127.0.0.1:{listener.getsockname()[1]}", process, admin_url)
         finally:
             process.stop()
             await serving
     finally:
         await app.aclose()
         listener.close()
+        if admin_listener is not None:
+            admin_listener.close()
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from router.workers.talk import Answerer, ask
 
 
 async def test_a_question_is_answered_and_another_one_is_not(tmp_path: Path) -> None:
-    async def long() -> bytes:
+    async def long(_: str) -> bytes:
         return b"x" * 300_000
 
     answerer = Answerer(tmp_path / "s", {"long": long})
@@ -19,7 +19,7 @@ async def test_a_question_is_answered_and_another_one_is_not(tmp_path: Path) -> 
 
 
 async def test_whoever_does_not_answer_in_time_is_not_waited_for(tmp_path: Path) -> None:
-    async def never() -> bytes:
+    async def never(_: str) -> bytes:
         await asyncio.sleep(60)
         return b""
 
