@@ -1,13 +1,15 @@
 """The board: what routers know and engines do not say, pinned up in Redis for each other, with expiry.
 
-Two things. *Load*: what each router has in flight on each endpoint, a few numbers; it goes when its router has not
+Three things. *Load*: what each router has in flight on each endpoint, a few numbers; it goes when its router has not
 renewed it for `load_ttl_s`. *Dispatches*: the block hashes a router has just sent to an endpoint; from them come the
 others' speculative entries and, for endpoints without KV events, their history, which a router that joins reads too.
+*Notes*: a few bytes of each router that the board does not look into, with the expiry of its load.
 
 One script call pins up what is new here and takes down what is new from others, so that a round costs one round trip.
 Time is the server's. The board lies in one slot of a cluster::
 
     <ns>:{board}:load         hash: router -> milliseconds, then its load as msgpack
+    <ns>:{board}:notes        hash: router -> milliseconds, then its note
     <ns>:{board}:dispatched   stream, bounded by length and age: router, endpoint, hashes
 """
 
@@ -31,6 +33,7 @@ Load = Mapping[str, tuple[int, int, int]]
 """Endpoint id -> requests, prefill tokens, tokens."""
 
 _NO_LOAD: Load = {}
+_NO_NOTES: Mapping[str, bytes] = {}
 _READ_COUNT = 500
 _QUEUE_KEYS = 200_000
 _QUEUE_PER_CALL = 50_000
@@ -54,20 +57,39 @@ for i = 1, #all, 2 do
     end
   end
 end
+if ARGV[8] == '' then
+  redis.call('HDEL', KEYS[3], ARGV[1])
+else
+  redis.call('HSET', KEYS[3], ARGV[1], string.format('%d ', now) .. ARGV[8])
+  redis.call('PEXPIRE', KEYS[3], ttl)
+end
+local notes = {}
+local pinned = redis.call('HGETALL', KEYS[3])
+for i = 1, #pinned, 2 do
+  if pinned[i] ~= ARGV[1] then
+    local space = string.find(pinned[i + 1], ' ', 1, true)
+    if now - tonumber(string.sub(pinned[i + 1], 1, space - 1)) > ttl then
+      redis.call('HDEL', KEYS[3], pinned[i])
+    else
+      notes[#notes + 1] = pinned[i]
+      notes[#notes + 1] = string.sub(pinned[i + 1], space + 1)
+    end
+  end
+end
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local last = newest[1] and newest[1][1] or '0-0'
 local found = {}
 if last ~= position then
   found = redis.call('XRANGE', KEYS[2], position == '' and '-' or '(' .. position, '+', 'COUNT', ARGV[7])
 end
-for i = 8, #ARGV, 2 do
+for i = 9, #ARGV, 2 do
   redis.call('XADD', KEYS[2], 'MAXLEN', '~', length, '*', 'r', ARGV[1], 'e', ARGV[i], 'k', ARGV[i + 1])
 end
-if #ARGV > 7 then
+if #ARGV > 8 then
   redis.call('XTRIM', KEYS[2], 'MINID', '~', string.format('%d', now - keep))
   redis.call('PEXPIRE', KEYS[2], keep)
 end
-return {now, last, others, found}
+return {now, last, others, found, notes}
 """
 
 
@@ -86,6 +108,7 @@ class RedisBoard:
         router: str,
         namespace: str = "kvrouter",
         load: Callable[[], Load] = lambda: _NO_LOAD,
+        note: Callable[[], bytes] = lambda: b"",
         on_dispatched: Callable[[str, Sequence[int], float], None] = lambda endpoint, keys, age_s: None,
         interval_s: float = 0.02,
         load_ttl_s: float = 3.0,
@@ -94,8 +117,9 @@ class RedisBoard:
     ) -> None:
         self._link = link
         self._router = router
-        self._keys = [f"{namespace}:{{board}}:load", f"{namespace}:{{board}}:dispatched"]
+        self._keys = [f"{namespace}:{{board}}:{name}" for name in ("load", "dispatched", "notes")]
         self._load = load
+        self._note = note
         self._on_dispatched = on_dispatched
         self._interval_s = interval_s
         self._load_ttl_s = load_ttl_s
@@ -107,7 +131,8 @@ class RedisBoard:
         self._others_at = 0.0
         self._position = b""
         self._something = asyncio.Event()
-        self._told: Load = _NO_LOAD
+        self._told: tuple[Load, bytes] = (_NO_LOAD, b"")
+        self._notes: Mapping[str, bytes] = _NO_NOTES
         self._task: asyncio.Task[None] | None = None
         self.routers = 1
         """Routers on the board, this one included."""
@@ -115,6 +140,10 @@ class RedisBoard:
     def others(self) -> Load:
         """What all other routers have in flight, summed; empty when nothing newer than `load_ttl_s` is known."""
         return self._others
+
+    def notes(self) -> Mapping[str, bytes]:
+        """Every other router's note by router, those that have one; the same mapping until one changes."""
+        return self._notes
 
     def dispatched(self, endpoint: str, keys: Sequence[int]) -> None:
         """To be told to the others; the oldest is left out when the server takes none."""
@@ -136,13 +165,14 @@ class RedisBoard:
             self._task = None
             try:
                 await self._link.call(lambda client: client.hdel(self._keys[0], self._router))
+                await self._link.call(lambda client: client.hdel(self._keys[2], self._router))
             except StoreUnavailable:
                 log.debug("Redis: the load of this router ends with its time")
-        self._others = _NO_LOAD
+        self._others, self._notes = _NO_LOAD, _NO_NOTES
         await self._link.aclose()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._others = _NO_LOAD
+        self._others, self._notes = _NO_LOAD, _NO_NOTES
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("Redis: the exchange of load ended", exc_info=error)
 
@@ -157,10 +187,10 @@ class RedisBoard:
                 if failures == 1:
                     log.warning("Redis: %s; others' load is not known", unavailable)
                 if time.monotonic() - self._others_at > self._load_ttl_s:
-                    self._others, self.routers = _NO_LOAD, 1
+                    self._others, self._notes, self.routers = _NO_LOAD, _NO_NOTES, 1
             pause_s = self._interval_s if not failures else min(1.0, 0.05 * 2.0**failures)
             await asyncio.sleep(pause_s)
-            if not failures and not self._queue and not self._others and self._load() == self._told:
+            if not failures and not self._queue and not self._others and (self._load(), self._note()) == self._told:
                 await self._wait(_HELLO_S)
 
     async def _wait(self, at_most_s: float) -> None:
@@ -173,7 +203,7 @@ class RedisBoard:
             return
 
     async def _exchange(self) -> None:
-        own = dict(self._load())
+        own, note = dict(self._load()), self._note()
         batch, size = 0, 0
         while batch < len(self._queue) and size < _QUEUE_PER_CALL:
             size += len(self._queue[batch][1])
@@ -188,18 +218,20 @@ class RedisBoard:
             self._history_length,
             round(self._history_s * 1000),
             _READ_COUNT,
+            note,
         ]
         for endpoint, keys in taken:
             arguments += [endpoint, to_bytes(keys)]
         try:
-            now_ms, last, others, found = await self._link.eval(_SCRIPT, self._keys, arguments)
+            now_ms, last, others, found, notes = await self._link.eval(_SCRIPT, self._keys, arguments)
         except BaseException:
             # They may have been told: twice is no harm.
             self._queue[:0] = taken
             self._queued_keys += size
             raise
-        self._told = own
+        self._told = (own, note)
         self._take_load(others)
+        self._take_notes(notes)
         self._take_dispatches(int(now_ms), last, found)
 
     def _take_load(self, others: Sequence[bytes]) -> None:
@@ -215,6 +247,11 @@ class RedisBoard:
         self._others = total
         self._others_at = time.monotonic()
         self.routers = 1 + len(others)
+
+    def _take_notes(self, flat: Sequence[bytes]) -> None:
+        notes = {name.decode("utf-8", "replace"): note for name, note in zip(flat[::2], flat[1::2], strict=True)}
+        if notes != self._notes:
+            self._notes = notes
 
     def _take_dispatches(self, now_ms: int, last: bytes, found: Sequence[Any]) -> None:
         if self._position and _id(last) < _id(self._position):

@@ -27,6 +27,8 @@ from router.core import Leg
 from router.director import Director
 from router.distrust import Distrust
 from router.flowcontrol.admission import Admission
+from router.flowcontrol.saturation import Watch
+from router.gate import Gate
 from router.holders import ResponseHolders
 from router.indexing import Indexing, Unshared
 from router.inflight import InflightTracker
@@ -35,6 +37,7 @@ from router.loop import LoopLag
 from router.observability.access import AccessLog
 from router.observability.decisions import RecentDecisions
 from router.observability.events import Observer, Observers
+from router.observability.flow import FlowMetrics, Unobserved
 from router.observability.logs import configure
 from router.observability.metrics import CONTENT_TYPE, Metrics
 from router.observability.sharing import SharingMetrics
@@ -51,7 +54,7 @@ from router.process import Process, listeners
 from router.reload import ConfigWatcher, SettingsLoader
 from router.retry_budget import RetryBudget
 from router.settings import Settings
-from router.sharing import Alone, Sharing, SharingView, own_load
+from router.sharing import Alone, Sharing, SharingView, no_notes, own_load
 from router.slots import Slots
 from router.upstream.control import ControlClient
 from router.upstream.relay import Relay
@@ -105,7 +108,7 @@ class App:
         self._discoveries = assembly.discoveries(settings)
 
         memory = assembly.memory_index(settings, clock)
-        self._shared = assembly.sharing(settings, memory, lambda: own_load(self.inflight))
+        self._shared = assembly.sharing(settings, memory, lambda: own_load(self.inflight), lambda: self.gate.tell())
         shared_index = None if self._shared is None else self._shared.index
         self.indexing = Indexing(
             shared_index or memory,
@@ -119,9 +122,25 @@ class App:
         self.engines = EngineModels(clock)
         metrics = Metrics(version("kvrouter")) if settings.metrics.enabled else None
         decisions = RecentDecisions(clock)
-        observers: list[Observer] = [self.engines, decisions]
+        shared = Alone() if self._shared is None else Sharing(self._shared.board.others)
+        flow = None if metrics is None else FlowMetrics(metrics.registry, assembly.priorities(settings))
+        self._watch = Watch()
+        self.gate = Gate(
+            queues=assembly.queues(settings),
+            detector=assembly.detector(settings, self._watch),
+            objectives=assembly.objectives(settings),
+            inflight=self.inflight,
+            shared=shared,
+            observer=Unobserved() if flow is None else flow,
+            clock=clock,
+            estimates=self.engines.estimate,
+            notes=no_notes if self._shared is None else self._shared.board.notes,
+        )
+        observers: list[Observer] = [self.engines, self.gate, decisions]
         if metrics is not None:
             observers.append(metrics)
+        if flow is not None:
+            observers.append(flow)
         if settings.server.access_log:
             observers.append(AccessLog())
         self._request_log = assembly.request_log(settings)
@@ -149,7 +168,8 @@ class App:
                 settings=assembly.leg_settings(settings),
             ),
             inflight=self.inflight,
-            shared=Alone() if self._shared is None else Sharing(self._shared.board.others),
+            shared=shared,
+            gate=self.gate,
             admission=admission,
             holders=holders,
             observer=observer,
@@ -163,6 +183,7 @@ class App:
             pool=self.pool,
             indexing=self.indexing,
             inflight=self.inflight,
+            gate=self.gate,
             lifecycle=self.lifecycle,
             supervisor=self.supervisor,
             metrics=metrics,
@@ -175,6 +196,9 @@ class App:
         )
         if metrics is not None:
             metrics.watch(views)
+        if flow is not None:
+            flow.watch(views)
+        if metrics is not None:
             self.pool.add_observer(SeriesOfEndpoints(metrics))
             if self._shared is not None:
                 metrics.registry.register(SharingMetrics(SharingView(self._shared.index, self._shared.board)))
@@ -221,6 +245,8 @@ class App:
             in_use={
                 "requests": lambda: self.lifecycle.active,
                 "admitted": lambda: admission.active,
+                "queued": lambda: self.gate.queued,
+                "held_places": self.gate.held,
                 "upstream_busy": lambda: sum(count.open - count.idle for count in relay.counts().values()),
                 "tokenizing": lambda: tokenization.under_way,
             },
@@ -234,6 +260,7 @@ class App:
     def _gone(self, endpoint_id: str) -> None:
         self.indexing.forget(endpoint_id)
         self.engines.forget(endpoint_id)
+        self._watch.forget(endpoint_id)
 
     def _plugin_failed(self, plugin: str, leg: Leg, error: Exception) -> None:
         self._plugin_failures[plugin] += 1
@@ -273,6 +300,7 @@ class App:
 
     async def aclose(self) -> None:
         """Ends everything that was started. Idempotent."""
+        self.gate.close()
         await self._feeds.aclose()
         await self.monitor.stop()
         await self._events.aclose()

@@ -25,6 +25,17 @@ from router.api.gate import Gate, Surface
 from router.api.keys import Key, KeyRing
 from router.controls import EngineTokenize
 from router.errors import ConfigError
+from router.flowcontrol.objectives import Objective, Objectives
+from router.flowcontrol.queues import Limits as QueueSize
+from router.flowcontrol.queues import QueueLimits, Queues
+from router.flowcontrol.saturation import (
+    ConcurrencyDetector,
+    Detector,
+    EitherDetector,
+    Unlimited,
+    UtilizationDetector,
+    Watch,
+)
 from router.indexing import IndexingSettings
 from router.legs import LegSettings
 from router.observability.requestlog import RequestLog
@@ -194,6 +205,69 @@ def front_settings(settings: Settings) -> FrontSettings:
     )
 
 
+def queues(settings: Settings) -> Queues:
+    """What waits while no endpoint has room."""
+    flow = settings.flow_control
+    return Queues(
+        QueueLimits(
+            total=QueueSize(flow.max_requests, flow.max_bytes),
+            each_class=QueueSize(flow.class_max_requests, flow.class_max_bytes),
+            classes={
+                known.priority: QueueSize(
+                    known.max_requests or flow.class_max_requests, known.max_bytes or flow.class_max_bytes
+                )
+                for known in flow.classes
+            },
+            sheddable_share=flow.sheddable_share,
+        ),
+        quantum=float(flow.quantum_tokens),
+        ordering=flow.ordering,
+        weights=flow.tenant_weights,
+    )
+
+
+def objectives(settings: Settings) -> Objectives:
+    """What requests are entitled to by their objective and priority."""
+    flow = settings.flow_control
+    return Objectives(
+        {
+            known.name: Objective(
+                priority=known.priority,
+                ttft_slo_s=None if known.ttft_slo_ms is None else known.ttft_slo_ms / 1000,
+                max_wait_s=known.max_wait_s,
+            )
+            for known in flow.objectives
+        },
+        max_wait_s=flow.max_wait_s,
+        class_wait_s={known.priority: known.max_wait_s for known in flow.classes if known.max_wait_s is not None},
+    )
+
+
+def detector(settings: Settings, watch: Watch) -> Detector:
+    """When an endpoint counts as saturated."""
+    flow = settings.flow_control
+    if not flow.enabled:
+        return Unlimited()
+    concurrency = ConcurrencyDetector(
+        watch,
+        queue_depth=flow.queue_depth,
+        max_requests=flow.max_requests_per_endpoint,
+        max_tokens=flow.max_tokens_per_endpoint,
+    )
+    if flow.detector == "concurrency":
+        return concurrency
+    utilization = UtilizationDetector(
+        watch, queue_depth=flow.queue_depth, kv_usage=flow.kv_usage, max_age_s=flow.max_metrics_age_s
+    )
+    return utilization if flow.detector == "utilization" else EitherDetector([utilization, concurrency])
+
+
+def priorities(settings: Settings) -> list[int]:
+    """Those that the configuration names."""
+    flow = settings.flow_control
+    return sorted({*(known.priority for known in flow.objectives), *(known.priority for known in flow.classes)})
+
+
 def key_ring(settings: Settings) -> KeyRing:
     return KeyRing(_key(entry) for entry in settings.server.api_keys)
 
@@ -300,8 +374,13 @@ class Shared:
     board: RedisBoard
 
 
-def sharing(settings: Settings, memory: MemoryIndex, load: Callable[[], Load]) -> Shared | None:
-    """`memory`, and this router's `load`, shared through Redis; None with the memory backend. Raises `ConfigError`."""
+def sharing(
+    settings: Settings, memory: MemoryIndex, load: Callable[[], Load], note: Callable[[], bytes]
+) -> Shared | None:
+    """`memory`, this router's `load` and its `note` (of its queues), shared; None with the memory backend.
+
+    Raises `ConfigError`.
+    """
     if settings.index.backend != "redis":
         return None
     namespace, router = settings.redis.namespace, secrets.token_hex(8)
@@ -319,6 +398,7 @@ def sharing(settings: Settings, memory: MemoryIndex, load: Callable[[], Load]) -
         router=router,
         namespace=namespace,
         load=load,
+        note=note,
         on_dispatched=index.heard,
         history_s=settings.index.approximate_ttl_s,
     )

@@ -1,6 +1,7 @@
 """The journey of one request, top to bottom. The one place where the order of steps is written.
 
-Steps: who serves the model -> tokens and block hashes -> index -> decision -> prefill leg -> decode leg -> report.
+Steps: who serves the model -> tokens and block hashes -> index -> room -> decision -> prefill leg -> decode leg ->
+report.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from router.core import (
     Health,
     InferenceRequest,
     Inflight,
+    Role,
     TokenizedPrompt,
     TokenSource,
 )
 from router.errors import ModelNotFound, NoEndpoint, RouterError
 from router.flowcontrol.admission import Admission
+from router.gate import Admitted, Gate, Hold, Waiting
 from router.holders import ResponseHolders
 from router.inflight import InflightTracker
 from router.legs import EngineRefused, Legs
@@ -38,6 +41,10 @@ from router.scheduling.scheduler import Scheduler
 from router.trip import Trip
 from router.wire.headers import response_headers
 from router.wire.kv_transfer import can_disaggregate
+
+_WORTH = 4
+"""A prefix of less than one in so many blocks is no reason to wait for the endpoint that holds it."""
+_MOST_PREFERRED = 4
 
 _NO_PROMPT = TokenizedPrompt(token_ids=(), source=TokenSource.NONE, token_count=0)
 
@@ -62,6 +69,7 @@ class Director:
         inflight: InflightTracker,
         shared: SharedLoad,
         admission: Admission,
+        gate: Gate,
         holders: ResponseHolders,
         observer: Observer,
         clock: Clock,
@@ -78,6 +86,7 @@ class Director:
         self._inflight = inflight
         self._shared = shared
         self._admission = admission
+        self._gate = gate
         self._holders = holders
         self._observer = observer
         self._clock = clock
@@ -105,6 +114,7 @@ class Director:
         if not serving(request.model, self._pool.snapshot()):
             await self._refresh_models()
         states = self._eligible(request)
+        self._gate.check(request)
 
         started = self._clock()
         trip.queue_s = started - request.arrived_at
@@ -118,12 +128,56 @@ class Director:
         tokenized_at = self._clock()
         trip.tokenize_s = tokenized_at - started
 
-        trip.decision = decision = self._decide(request, prompt, states)
-        trip.decide_s = self._clock() - tokenized_at
-        self._observer.on_decision(request, prompt, decision)
+        admitted = await self._admit(trip, prompt, states)
+        try:
+            await self._legs_of(trip, admitted, prompt, reply)
+        finally:
+            admitted.hold.release()
+            self._gate.settle(admitted.charge, trip.computed_tokens(), trip.output_tokens)
 
+    async def _admit(self, trip: Trip, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Admitted:
+        """The decision: at once where there is room, else when its turn has come."""
+        request, asked_at = trip.request, self._clock()
+        gate, decision = self._gate, None
+        passes = gate.passes(states)
+        if passes or any(state.endpoint.role is Role.PREFILL for state in states):
+            decision = self._decide(request, prompt, states)
+            if passes and (not decision.prefill or gate.prefill_has_room(states)):
+                trip.decide_s = self._clock() - asked_at
+                return Admitted(decision, Hold())
+        splits = decision is not None and bool(decision.prefill)
+        admitted = await gate.wait(
+            Waiting(
+                request=request,
+                prompt=prompt,
+                splits=splits,
+                prefers=self._prefers(prompt, states, Role.DECODE if splits else Role.PREFILL),
+                place=lambda ids: self._place(request, prompt, ids),
+                states=lambda: self._taking(self._up(request)),
+            )
+        )
+        trip.queue_s = (trip.queue_s or 0.0) + self._clock() - asked_at
+        return admitted
+
+    def _place(self, request: InferenceRequest, prompt: TokenizedPrompt, ids: Collection[str]) -> Decision:
+        """The decision among endpoints of these ids, or among all where the policy allows none of these."""
+        states = self._eligible(request)
+        named = _among(states, ids)
+        if len(named) < len(states):
+            try:
+                return self._decide(request, prompt, named)
+            except RouterError:
+                return self._decide(request, prompt, states)
+        return self._decide(request, prompt, states)
+
+    async def _legs_of(self, trip: Trip, admitted: Admitted, prompt: TokenizedPrompt, reply: Reply) -> None:
+        """The legs take their own leases before they wait for anything: what held their place is given back first."""
+        request, decision, hold = trip.request, admitted.decision, admitted.hold
+        trip.decision = decision
+        self._observer.on_decision(request, prompt, decision)
         params = None
         if decision.prefill:
+            hold.prefill_begins()
             try:
                 params = await self._legs.prefill(trip, decision, prompt)
             except EngineRefused as refusal:
@@ -137,6 +191,7 @@ class Director:
             except RouterError:
                 return ()
 
+        hold.release()
         await self._legs.decode(trip, decision, prompt, params, reply, newcomers)
 
     def _decide(self, request: InferenceRequest, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Decision:
@@ -145,6 +200,19 @@ class Director:
         if decision.prefill and not _splittable(request, prompt):
             return msgspec.structs.replace(decision, prefill=(), reason="pd-unsupported")
         return decision
+
+    def _prefers(self, prompt: TokenizedPrompt, states: Sequence[EndpointState], other: Role) -> tuple[str, ...]:
+        """Endpoints, none of role `other`, that hold most of what is held of this prompt, where it is worth waiting."""
+        if not prompt.block_hashes:
+            return ()
+        match = self._index.match(prompt.block_hashes)
+        able = [state.endpoint.id for state in states if state.endpoint.role is not other]
+        held = {name: match[name].blocks for name in able if name in match}
+        most = max(held.values(), default=0)
+        if most * _WORTH < len(prompt.block_hashes):
+            return ()
+        best = tuple(name for name, blocks in held.items() if 2 * blocks >= most)
+        return () if len(best) == len(able) else best[:_MOST_PREFERRED]
 
     def _candidates(self, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> list[Candidate]:
         match = self._index.match(prompt.block_hashes) if prompt.block_hashes else {}
@@ -164,6 +232,13 @@ class Director:
         ]
 
     def _eligible(self, request: InferenceRequest) -> list[EndpointState]:
+        """Endpoints that may be sent this request now: the one that holds the response it goes on from, if it is up."""
+        up = self._up(request)
+        holder = self._holder_of_previous(request)
+        held = [state for state in up if state.endpoint.id == holder] if holder is not None else []
+        return held or self._taking(up)
+
+    def _up(self, request: InferenceRequest) -> list[EndpointState]:
         """Endpoints that serve the model and are neither down nor draining."""
         everyone = self._pool.snapshot()
         states = serving(request.model, everyone)
@@ -174,9 +249,10 @@ class Director:
         up = [state for state in states if state.health is Health.HEALTHY or state.health is Health.UNKNOWN]
         if not up:
             raise NoEndpoint("No endpoint that serves this model is healthy.", retry_after_s=1)
-        holder = self._holder_of_previous(request)
-        held = [state for state in up if state.endpoint.id == holder] if holder is not None else []
-        return held or list(open_to_more(up, self._own_requests, self._clock(), self._slow_start_s))
+        return up
+
+    def _taking(self, up: Sequence[EndpointState]) -> list[EndpointState]:
+        return list(open_to_more(up, self._own_requests, self._clock(), self._slow_start_s))
 
     def _own_requests(self, endpoint_id: str) -> int:
         return self._inflight.get(endpoint_id).requests
@@ -222,6 +298,12 @@ class Director:
                 trip.outcome = Outcome.REFUSED
             else:
                 trip.outcome = Outcome.CLIENT_ERROR if error.status < 500 else Outcome.UPSTREAM_ERROR
+
+
+def _among(states: list[EndpointState], ids: Collection[str]) -> list[EndpointState]:
+    """Those of `states` that are named, if one of them can decode: a stored response is only where it is."""
+    named = [state for state in states if state.endpoint.id in ids]
+    return named if any(state.endpoint.role is not Role.PREFILL for state in named) else states
 
 
 def _summed(own: InflightTracker, others: Mapping[str, Inflight]) -> Callable[[str], Inflight]:

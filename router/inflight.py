@@ -45,6 +45,11 @@ class InflightTracker:
     def get(self, endpoint_id: str) -> Inflight:
         return self._by_endpoint.get(endpoint_id, NO_INFLIGHT)
 
+    @property
+    def busy(self) -> bool:
+        """Something is in flight somewhere."""
+        return bool(self._by_endpoint)
+
     def snapshot(self) -> dict[str, Inflight]:
         return dict(self._by_endpoint)
 

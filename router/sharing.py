@@ -10,6 +10,7 @@ from router.core import Inflight
 from router.inflight import InflightTracker
 
 _NOBODY: Mapping[str, Inflight] = {}
+_NO_NOTES: Mapping[str, bytes] = {}
 
 
 class Alone:
@@ -59,3 +60,8 @@ class SharingView:
 def own_load(tracker: InflightTracker) -> Load:
     """What this router has in flight, for the others."""
     return {name: (now.requests, now.prefill_tokens, now.tokens) for name, now in tracker.snapshot().items()}
+
+
+def no_notes() -> Mapping[str, bytes]:
+    """What other routers tell of their queues where there are no others."""
+    return _NO_NOTES

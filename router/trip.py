@@ -51,6 +51,14 @@ class Trip:
         self.first_token_at: float | None = None
         self.last_byte_at: float | None = None
 
+    def computed_tokens(self) -> int | None:
+        """Prompt tokens that engines computed: as they reported, else as was expected; None if none answered."""
+        if self.endpoint_id is None or self.prompt is None:
+            return None
+        if self.prompt_tokens is not None and self.cached_tokens is not None:
+            return self.prompt_tokens - self.cached_tokens
+        return max(self.prompt.token_count - (self.matched_tokens or 0), 0)
+
     def ended(self, now: float) -> Ended:
         request, prompt = self.request, self.prompt
         itl_s = None

@@ -8,6 +8,7 @@ from typing import Any
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Endpoint, EndpointState, Inflight
+from router.gate import Gate
 from router.indexing import Indexing
 from router.inflight import InflightTracker
 from router.loop import LoopLag
@@ -22,7 +23,8 @@ from router.slots import Slots
 
 
 class Views:
-    """Implements `router.api.rest.View` and `router.observability.metrics.Sources`."""
+    """Implements `router.api.rest.View`, `router.observability.metrics.Sources` and
+    `router.observability.flow.FlowSource`."""
 
     def __init__(
         self,
@@ -31,6 +33,7 @@ class Views:
         pool: Pool,
         indexing: Indexing,
         inflight: InflightTracker,
+        gate: Gate,
         lifecycle: Lifecycle,
         supervisor: Supervisor,
         metrics: Metrics | None,
@@ -45,6 +48,7 @@ class Views:
         self._pool = pool
         self._indexing = indexing
         self._inflight = inflight
+        self._gate = gate
         self._lifecycle = lifecycle
         self._supervisor = supervisor
         self._metrics = metrics
@@ -108,6 +112,21 @@ class Views:
                 (name, kind): count for name, followed in following.items() for kind, count in followed.counts().items()
             },
         )
+
+    def waiting(self) -> Mapping[int, tuple[int, int]]:
+        return self._gate.waiting()
+
+    def saturation(self) -> Mapping[str, float]:
+        return self._gate.saturation(self._pool.snapshot())
+
+    def flow(self) -> dict[str, Any]:
+        """Queues and accounts, and what each endpoint has against what it can take."""
+        saturation = self._gate.saturation(self._pool.snapshot())
+        endpoints = {
+            name: {"saturation": round(value, 3), "requests": self._inflight.get(name).requests}
+            for name, value in saturation.items()
+        }
+        return {**self._gate.describe(), "endpoints": endpoints}
 
     def decisions(self) -> list[dict[str, Any]]:
         return self._decisions.recent()

@@ -43,6 +43,10 @@ class View(Protocol):
         """The last decisions, newest first; no prompts."""
         ...
 
+    def flow(self) -> dict[str, Any]:
+        """Who waits for an endpoint with room, and what tenants were served."""
+        ...
+
     def metrics_page(self) -> bytes | None:
         """None when metrics are switched off."""
         ...
@@ -225,6 +229,12 @@ async def decisions(given: FromRequest) -> Response:
 async def slots(given: FromRequest) -> Response:
     """Leases, counters, queues and tasks of this process. ``at_rest`` is true when all that was taken is given back."""
     return _json(given.view.slots())
+
+
+@_debug.get("/debug/flow")
+async def flow(given: FromRequest) -> Response:
+    """Who waits for an endpoint with room: queues by priority and tenant, deficits, and how full endpoints are."""
+    return _json(given.view.flow())
 
 
 @_models.get("/v1/models")

@@ -4,6 +4,7 @@
 `docs/configuration.md`.
 """
 
+from router.settings.flow import FlowControlSettings
 from router.settings.keys import ApiKeySettings
 from router.settings.load import dump, load
 from router.settings.model import (
@@ -32,6 +33,7 @@ __all__ = [
     "DiscoverySettings",
     "DnsSettings",
     "EndpointSettings",
+    "FlowControlSettings",
     "IndexSettings",
     "KvEventsSettings",
     "LogSettings",

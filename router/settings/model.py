@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from kvindex.redis_address import parse_address
 from router.core import Role
 from router.scheduling.config import SchedulingSettings
+from router.settings.flow import FlowControlSettings
 from router.settings.keys import ApiKeys
 from router.settings.section import Section
 
@@ -417,6 +418,7 @@ class Settings(BaseSettings):
     scheduling: SchedulingTree = SchedulingTree()
     pd: PdSettings = PdSettings()
     retries: RetrySettings = RetrySettings()
+    flow_control: FlowControlSettings = FlowControlSettings()
     usage: UsageSettings = UsageSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()

@@ -26,10 +26,15 @@ from router.core import (
 )
 from router.director import Director
 from router.flowcontrol.admission import Admission
+from router.flowcontrol.objectives import Objectives
+from router.flowcontrol.queues import Limits, QueueLimits, Queues
+from router.flowcontrol.saturation import Detector, Unlimited
+from router.gate import Gate
 from router.holders import ResponseHolders
 from router.inflight import InflightTracker
 from router.legs import Legs, LegSettings
-from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
+from router.observability.events import Dispatched, Ended, FirstToken, LegFailed, Observers
+from router.observability.flow import FlowObserver, Unobserved
 from router.plugins.builtin import builtin_registry
 from router.ports import UpstreamError
 from router.retry_budget import RetryBudget
@@ -303,6 +308,10 @@ class World:
         limit: int = 100,
         tokenization: FakeTokenization | None = None,
         budget: RetryBudget | None = None,
+        detector: Detector | None = None,
+        queues: Queues | None = None,
+        objectives: Objectives | None = None,
+        flow: FlowObserver | None = None,
         **leg_settings: Any,
     ) -> None:
         self.pool = FakePool(states)
@@ -315,12 +324,27 @@ class World:
         self.holders = ResponseHolders()
         clock = asyncio.get_running_loop().time
         rng = random.Random(1)
+        self.notes: Mapping[str, bytes] = {}
+        """Other routers' notes of their queues; replaced whole."""
+        size = Limits(100, 1_000_000)
+        shared = Sharing(lambda: self.others)
+        self.gate = Gate(
+            queues=queues or Queues(QueueLimits(total=size, each_class=size)),
+            detector=detector or Unlimited(),
+            objectives=objectives or Objectives({}, max_wait_s=30.0),
+            inflight=self.inflight,
+            shared=shared,
+            observer=flow or Unobserved(),
+            clock=clock,
+            notes=lambda: self.notes,
+        )
+        observer = Observers(self.gate, self.recorder)
         legs = Legs(
             upstream=self.upstream,
             pool=self.pool,
             index=self.index,
             inflight=self.inflight,
-            observer=self.recorder,
+            observer=observer,
             holders=self.holders,
             clock=clock,
             rng=rng,
@@ -335,10 +359,11 @@ class World:
             scheduler=build_scheduler(SchedulingSettings(decider=decider), builtin_registry()),
             legs=legs,
             inflight=self.inflight,
-            shared=Sharing(lambda: self.others),
+            shared=shared,
+            gate=self.gate,
             admission=Admission(limit),
             holders=self.holders,
-            observer=self.recorder,
+            observer=observer,
             clock=clock,
             rng=rng,
         )

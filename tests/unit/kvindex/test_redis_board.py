@@ -19,12 +19,14 @@ E = "10.0.0.1:8000/0"
 class Router:
     def __init__(self, url: str, namespace: str, load_ttl_s: float) -> None:
         self.load: Load = {}
+        self.note = b""
         self.heard: list[tuple[str, list[int]]] = []
         self.board = RedisBoard(
             RedisLink(url, budget_s=0.3),
             router=secrets.token_hex(4),
             namespace=namespace,
             load=lambda: self.load,
+            note=lambda: self.note,
             on_dispatched=self._hear,
             load_ttl_s=load_ttl_s,
         )
@@ -98,6 +100,23 @@ async def test_the_load_of_a_router_that_dies_goes_with_its_time(shared_server: 
     a.board._task.cancel()
     await until(lambda: not b.board.others())
     assert b.board.routers == 1
+
+
+async def test_notes_are_told_apart_by_router_until_they_are_empty_or_their_router_is_gone(
+    shared_server: RedisServer, join: Join
+) -> None:
+    a, b, c = (join(shared_server, load_ttl_s=0.5) for _ in range(3))
+    a.note, b.note = b"\x00 a \xff", b"b"
+    await until(lambda: sorted(c.board.notes().values()) == [b"\x00 a \xff", b"b"])
+    await until(lambda: list(a.board.notes().values()) == [b"b"])
+    heard = c.board.notes()
+    await asyncio.sleep(0.1)
+    assert c.board.notes() is heard
+    a.note = b""
+    await until(lambda: list(c.board.notes().values()) == [b"b"])
+    assert b.board._task is not None
+    b.board._task.cancel()
+    await until(lambda: not c.board.notes())
 
 
 async def test_a_dispatch_is_heard_once_by_every_other_router(shared_server: RedisServer, join: Join) -> None:

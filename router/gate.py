@@ -1,0 +1,498 @@
+"""The gate: where a request waits while no endpoint has room for it. The asyncio edge of `router.flowcontrol`.
+
+A request for which there is room passes without a trace. Otherwise it is offered to the queues; when room is made (a
+request ended, gave its first token, a scrape or another router's news came, an endpoint returned) the next in turn is
+decided for, among the endpoints that have room, and its place there is held until its legs take their leases.
+
+Woken by events, and by a timer only while something waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from router.core import (
+    NO_INFLIGHT,
+    Decision,
+    EndpointState,
+    EngineEstimate,
+    InferenceRequest,
+    Inflight,
+    Role,
+    TokenizedPrompt,
+)
+from router.errors import NoEndpoint, Overloaded, RouterError, ShuttingDown
+from router.flowcontrol.charges import Charge
+from router.flowcontrol.entries import Entry, Lane
+from router.flowcontrol.objectives import Objectives, Standing
+from router.flowcontrol.queues import Queues, Refusal
+from router.flowcontrol.rivals import Rivals, told
+from router.flowcontrol.saturation import Detector, Seen
+from router.inflight import InflightTracker, Lease
+from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
+from router.observability.flow import FlowObserver
+from router.ports import Clock, SharedLoad
+
+_TICK_S = 0.025
+"""While something waits: how soon scrapes, other routers' news and deadlines are seen."""
+_POLITE_S = 0.06
+"""How long room is left to a request that waits at another router: three rounds of their exchange."""
+_MOST_AT_ONCE = 32
+_PREFILL, _DECODE = Role.PREFILL, Role.DECODE
+_NOTES: Mapping[str, bytes] = {}
+
+Place = Callable[[Collection[str]], Decision]
+"""Decides for a request now, among endpoints of these ids if it may. Raises `RouterError`."""
+
+
+class Hold:
+    """What holds a decided request's place until its legs take leases of their own."""
+
+    __slots__ = ("_decode", "_prefill")
+
+    def __init__(self, decode: Lease | None = None, prefill: Lease | None = None) -> None:
+        self._decode = decode
+        self._prefill = prefill
+
+    def prefill_begins(self) -> None:
+        if self._prefill is not None:
+            self._prefill.release()
+
+    def release(self) -> None:
+        """All of it; may be called again."""
+        self.prefill_begins()
+        if self._decode is not None:
+            self._decode.release()
+
+
+class Admitted(NamedTuple):
+    decision: Decision
+    hold: Hold
+    charge: Charge | None = None
+    """What its tenant was charged; None for one that did not wait."""
+
+
+class Waiting(NamedTuple):
+    """What a request that must wait brings."""
+
+    request: InferenceRequest
+    prompt: TokenizedPrompt
+    splits: bool
+    """It needs room on a prefill endpoint too."""
+    prefers: tuple[str, ...]
+    place: Place
+    states: Callable[[], Sequence[EndpointState]]
+    """The endpoints that could serve its model now. Raises `RouterError` when there are none."""
+
+
+class _Waiter(NamedTuple):
+    waiting: Waiting
+    standing: Standing
+    future: asyncio.Future[Admitted | RouterError]
+
+
+class Gate:
+    """Implements `router.observability.events.Observer`: what ends or answers makes room."""
+
+    def __init__(
+        self,
+        *,
+        queues: Queues,
+        detector: Detector,
+        objectives: Objectives,
+        inflight: InflightTracker,
+        shared: SharedLoad,
+        observer: FlowObserver,
+        clock: Clock,
+        estimates: Callable[[str], EngineEstimate | None] = lambda _: None,
+        notes: Callable[[], Mapping[str, bytes]] = lambda: _NOTES,
+    ) -> None:
+        """`notes`: what other routers last told of their queues, by router; a new mapping after each change."""
+        self._queues = queues
+        self._detector = detector
+        self._objectives = objectives
+        self._inflight = inflight
+        self._held = InflightTracker()
+        self._shared = shared
+        self._observer = observer
+        self._clock = clock
+        self._estimates = estimates
+        self._notes = notes
+        self._read: Mapping[str, bytes] = _NOTES
+        self._rivals = Rivals()
+        self._others_wait = False
+        self._waiters: dict[Entry, _Waiter] = {}
+        self._woken = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._deferred_since: float | None = None
+        self._mean_output = 256.0
+        self._closed = False
+
+    # Passing
+
+    def passes(self, states: Sequence[EndpointState]) -> bool:
+        """Whether a request for these endpoints may go at once."""
+        if self._queues.requests:
+            return False
+        now = self._clock()
+        if self._notes() is not self._read:
+            self._hear(now)
+        if self._others_wait:
+            return False
+        return any(state.endpoint.role is not _PREFILL and self._saturation(state, now) < 1.0 for state in states)
+
+    def prefill_has_room(self, states: Sequence[EndpointState]) -> bool:
+        now = self._clock()
+        return any(state.endpoint.role is not _DECODE and self._has_room(state, now) for state in states)
+
+    def check(self, request: InferenceRequest) -> None:
+        """Before anything is computed for it: raises `Overloaded` when it would be refused for certain."""
+        if not self._queues.requests:
+            return
+        now = self._clock()
+        standing = self._objectives.standing(request.caller, request.routing_headers, now)
+        refusal = self._queues.refuses(standing.priority, request.caller.tenant, len(request.body))
+        if refusal is not None:
+            raise self._refused(standing, refusal, now)
+
+    async def wait(self, waiting: Waiting) -> Admitted:
+        """Raises `Overloaded` when there is no room in the queue or not in time, `NoEndpoint` when nobody is left."""
+        now = self._clock()
+        request, prompt = waiting.request, waiting.prompt
+        standing = self._objectives.standing(request.caller, request.routing_headers, now)
+        entry = Entry(
+            tenant=request.caller.tenant,
+            priority=standing.priority,
+            lane=Lane(request.model or "", waiting.splits),
+            cost=prompt.token_count + self._expected_output(request),
+            nbytes=len(request.body),
+            enqueued_at=now,
+            expires_at=standing.expires_at,
+            due=standing.due,
+            prefers=waiting.prefers,
+        )
+        if self._closed:
+            raise ShuttingDown("The router is shutting down; send the request to another one.", retry_after_s=1)
+        offered = self._queues.offer(entry, now)
+        for victim in offered.evicted:
+            self._turn_away(victim, "evicted", now)
+        if offered.refusal is not None:
+            raise self._refused(standing, offered.refusal, now)
+        waiter = _Waiter(waiting, standing, asyncio.get_running_loop().create_future())
+        self._waiters[entry] = waiter
+        self._pump()
+        return await self._result(entry, waiter)
+
+    async def _result(self, entry: Entry, waiter: _Waiter) -> Admitted:
+        future = waiter.future
+        try:
+            result = await future
+        except asyncio.CancelledError:
+            now = self._clock()
+            self._waiters.pop(entry, None)
+            if self._queues.leave(entry, now):
+                self._observer.on_waited(entry.priority, now - entry.enqueued_at, "left")
+            elif future.done() and not future.cancelled() and isinstance(given := future.result(), Admitted):
+                given.hold.release()
+                self._give_back(given.charge)
+            self.wake()
+            raise
+        if isinstance(result, RouterError):
+            raise result
+        return result
+
+    def settle(self, charge: Charge | None, tokens: int | None, output_tokens: int | None) -> None:
+        """At the end of a request: what was computed for it, None where it is not known."""
+        if output_tokens:
+            self._mean_output += 0.02 * (output_tokens - self._mean_output)
+        if charge is not None and tokens is not None:
+            charge.correct(tokens + (output_tokens or 0))
+
+    def _give_back(self, charge: Charge | None) -> None:
+        if charge is not None:
+            charge.correct(0.0)
+
+    # Being woken
+
+    def wake(self) -> None:
+        """Room may have been made."""
+        if self._queues.requests and not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._on_woken)
+
+    def on_decision(self, request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision) -> None: ...
+
+    def on_dispatch(self, event: Dispatched) -> None: ...
+
+    def on_leg_failed(self, event: LegFailed) -> None:
+        self.wake()
+
+    def on_first_token(self, event: FirstToken) -> None:
+        self.wake()
+
+    def on_end(self, event: Ended) -> None:
+        self.wake()
+
+    def close(self) -> None:
+        """Nobody waits any more: whoever does is told that the router ends."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._clock()
+        for entry, waiter in list(self._waiters.items()):
+            self._queues.leave(entry, now)
+            _answer(waiter, ShuttingDown("The router is shutting down; send the request to another one."))
+        self._waiters.clear()
+
+    def _on_woken(self) -> None:
+        self._woken = False
+        self._pump()
+
+    def _on_tick(self) -> None:
+        self._timer = None
+        self._pump()
+
+    # Whose turn it is
+
+    def _pump(self) -> None:
+        queues, now = self._queues, self._clock()
+        if self._notes() is not self._read:
+            self._hear(now)
+        for entry in queues.expire(now):
+            self._turn_away(entry, "expired", now)
+        if not queues.requests or self._closed:
+            return
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)
+        room = _Room(self._lane_states(), lambda state: self._has_room(state, now))
+        alone = False
+        for _ in range(_MOST_AT_ONCE):
+            open_ = room.open()
+            if not open_:
+                self._deferred_since = None
+                return
+            turn = queues.take(open_, now, alone=alone)
+            if turn.entry is not None:
+                self._dispatch(turn.entry, open_[turn.entry.lane], now)
+                room.forget()
+            elif turn.deferred and not alone:
+                if self._deferred_since is None:
+                    self._deferred_since = now
+                if now - self._deferred_since < _POLITE_S:
+                    return
+                alone = True
+            else:
+                return
+        self.wake()
+
+    def _lane_states(self) -> dict[Lane, Sequence[EndpointState]]:
+        states: dict[Lane, Sequence[EndpointState]] = {}
+        wanted = len(self._queues.lanes)
+        for entry, waiter in self._waiters.items():
+            if entry.lane not in states:
+                try:
+                    states[entry.lane] = waiter.waiting.states()
+                except RouterError:
+                    # Nobody is up for it now: it waits for its deadline or for an endpoint to return.
+                    states[entry.lane] = ()
+                if len(states) == wanted:
+                    break
+        return states
+
+    def _dispatch(self, entry: Entry, ids: Collection[str], now: float) -> None:
+        waiter = self._waiters.pop(entry)
+        charge = entry.charge
+        if waiter.future.done():
+            # Its client has left in this very turn of the loop.
+            self._give_back(charge)
+            self._observer.on_waited(entry.priority, now - entry.enqueued_at, "left")
+            return
+        try:
+            decision = waiter.waiting.place(ids)
+        except RouterError as error:
+            self._give_back(charge)
+            _answer(waiter, error)
+            return
+        except BaseException as error:
+            self._give_back(charge)
+            waiter.future.set_exception(error)
+            raise
+        prompt = waiter.waiting.prompt
+        computes = decision.prefill[0] if decision.prefill else decision.decode[0]
+        if charge is not None:
+            expected = self._expected_output(waiter.waiting.request)
+            charge.correct(max(prompt.token_count - computes.matched_tokens(prompt), 0) + expected)
+        held = self._held
+        hold = Hold(
+            held.acquire(decision.decode[0].id, prefill_tokens=0, tokens=prompt.token_count),
+            held.acquire(decision.prefill[0].id, prefill_tokens=0, tokens=prompt.token_count)
+            if decision.prefill
+            else None,
+        )
+        self._observer.on_waited(entry.priority, now - entry.enqueued_at, "dispatched")
+        waiter.future.set_result(Admitted(decision, hold, charge))
+
+    def _expected_output(self, request: InferenceRequest) -> float:
+        mean = self._mean_output
+        return mean if request.max_tokens is None else min(mean, request.max_tokens * request.n)
+
+    def _has_room(self, state: EndpointState, now: float) -> bool:
+        return self._saturation(state, now) < 1.0
+
+    def _saturation(self, state: EndpointState, now: float) -> float:
+        name = state.endpoint.id
+        own = self._inflight.get(name)
+        others = self._shared.others().get(name)
+        load = own if others is None else _sum(own, others)
+        if self._held.busy:
+            load = _sum(load, self._held.get(name))
+        saturation = self._detector.saturation(Seen(state, load, None, now))
+        if saturation < 1.0:
+            return saturation
+        estimate = self._estimates(name)
+        if estimate is None:
+            return saturation
+        return self._detector.saturation(Seen(state, load, load.requests - estimate.decoding, now))
+
+    def _hear(self, now: float) -> None:
+        self._read = self._notes()
+        heard = self._rivals.hear(self._read)
+        self._queues.heard(heard.backlog, now)
+        for priority, tenant, tokens in heard.served:
+            self._queues.charged_elsewhere(priority, tenant, tokens)
+        self._others_wait = bool(heard.backlog)
+
+    def tell(self) -> bytes:
+        """What other routers are to know of this one's queues."""
+        return told(self._queues, self._clock())
+
+    # Being turned away
+
+    def _refused(self, standing: Standing, reason: Refusal, now: float) -> Overloaded:
+        self._observer.on_refused(standing.priority, reason)
+        if reason == "too-large":
+            return Overloaded("All endpoints are busy, and this request's body is too large to wait in the queue.")
+        what = "requests of negative priority are refused" if reason == "shed" else "the queue is full"
+        after_s = self._queues.retry_after_s(standing.priority, now, standing.max_wait_s)
+        return Overloaded(
+            f"All endpoints are busy and {what}; try again in {after_s} s or later.", retry_after_s=after_s
+        )
+
+    def _turn_away(self, entry: Entry, reason: str, now: float) -> None:
+        waiter = self._waiters.pop(entry)
+        waited_s = now - entry.enqueued_at
+        self._observer.on_waited(entry.priority, waited_s, reason)
+        self._observer.on_refused(entry.priority, reason)
+        try:
+            waiter.waiting.states()
+        except NoEndpoint as nobody:
+            _answer(waiter, nobody)
+            return
+        except RouterError as error:
+            _answer(waiter, error)
+            return
+        after_s = self._queues.retry_after_s(entry.priority, now, waiter.standing.max_wait_s)
+        why = "had to make room for others" if reason == "evicted" else "was not served in time"
+        _answer(
+            waiter,
+            Overloaded(
+                f"All endpoints are busy: after {waited_s:.1f} s in the queue the request {why}; try again in "
+                f"{after_s} s or later.",
+                retry_after_s=after_s,
+            ),
+        )
+
+    # What is seen of it
+
+    def waiting(self) -> dict[int, tuple[int, int]]:
+        """Priority -> requests and bytes."""
+        return {known.priority: (known.requests, known.nbytes) for known in self._queues.classes()}
+
+    def saturation(self, states: Sequence[EndpointState]) -> dict[str, float]:
+        now = self._clock()
+        return {state.endpoint.id: self._saturation(state, now) for state in states}
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return self._queues.requests
+
+    def held(self) -> int:
+        """Places held for requests whose legs have not begun."""
+        return sum(place.requests for place in self._held.snapshot().values())
+
+    def describe(self) -> dict[str, Any]:
+        """Queues, accounts and the rate at which they are served."""
+        now = self._clock()
+        return {
+            "requests": self._queues.requests,
+            "bytes": self._queues.nbytes,
+            "dispatched_per_s": round(self._queues.drain.per_s(now), 2),
+            "classes": [
+                {
+                    "priority": known.priority,
+                    "requests": known.requests,
+                    "bytes": known.nbytes,
+                    "tenants": [
+                        {
+                            "tenant": line.account.tenant,
+                            "weight": line.account.weight,
+                            "requests": line.requests,
+                            "bytes": line.nbytes,
+                            "requests_at_other_routers": sum(line.elsewhere.values()),
+                            "deficit_tokens": round(line.account.deficit),
+                            "charged_tokens": round(line.account.served),
+                        }
+                        for line in known.lines()
+                    ],
+                }
+                for known in self._queues.classes()
+            ],
+        }
+
+
+class _Room:
+    """Which endpoints have room, while a pump runs. Asked again after each dispatch."""
+
+    def __init__(
+        self, lanes: Mapping[Lane, Sequence[EndpointState]], has_room: Callable[[EndpointState], bool]
+    ) -> None:
+        self._lanes = lanes
+        self._has_room = has_room
+        self._known: dict[str, bool] = {}
+
+    def forget(self) -> None:
+        """Something was dispatched: those that had room may have none."""
+        self._known = {name: False for name, has_room in self._known.items() if not has_room}
+
+    def open(self) -> dict[Lane, list[str]]:
+        found = {}
+        for lane, states in self._lanes.items():
+            free = [state for state in states if self._free(state)]
+            decode = any(state.endpoint.role is not _PREFILL for state in free)
+            if decode and (not lane.splits or any(state.endpoint.role is not _DECODE for state in free)):
+                found[lane] = [state.endpoint.id for state in free]
+        return found
+
+    def _free(self, state: EndpointState) -> bool:
+        name = state.endpoint.id
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._has_room(state)
+        return known
+
+
+def _answer(waiter: _Waiter, error: RouterError) -> None:
+    if not waiter.future.done():
+        waiter.future.set_result(error)
+
+
+def _sum(own: Inflight, others: Inflight) -> Inflight:
+    if own is NO_INFLIGHT:
+        return others
+    return Inflight(
+        own.requests + others.requests, own.prefill_tokens + others.prefill_tokens, own.tokens + others.tokens
+    )
