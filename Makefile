@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPOSE ?= docker compose
 PROFILE ?=
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare up down lock clean
+.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare chaos up down lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ loadtest: install ## headless locust against the demo, which is started first wh
 
 compare: install ## cache-aware routing against round robin, by locust on four simulated engines
 	$(BIN)/python -m loadtest.compare --demand-ratio 0.5 --demand-spread 1.5
+
+chaos: install ## engines, Redis and routers hurt under load for MINUTES=10; fails when a promise breaks
+	$(BIN)/python -m loadtest.chaos --minutes $(MINUTES)
 
 up: ## the compose cluster: redis, router, 2 prefill and 2 decode simulated engines
 	$(COMPOSE) up --detach --build --wait
