@@ -6,6 +6,7 @@ engine's word is `cached_tokens`; both leave out the last block of a prompt that
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -50,8 +51,19 @@ async def send(client: httpx.AsyncClient, ask: Ask) -> Seen:
 
 
 async def send_all(router: RunningRouter, asks: Iterable[Ask]) -> list[Seen]:
+    seen = []
     async with client_of(router) as client:
-        return [await send(client, ask) for ask in asks]
+        for ask in asks:
+            await silence(router)
+            seen.append(await send(client, ask))
+    return seen
+
+
+async def silence(router: RunningRouter) -> None:
+    """Until no engine has said anything for a while: an answer's end may overtake what that step evicted."""
+    heard = None
+    while heard != (heard := [following.counts() for following in router.app.indexing.following().values()]):
+        await asyncio.sleep(0.05)
 
 
 def judge(seen: Sequence[Seen], note: Note, what: str) -> None:
@@ -60,6 +72,8 @@ def judge(seen: Sequence[Seen], note: Note, what: str) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(one.ask.kind for one in seen).most_common())
     cached = sum(one.cached for one in seen) / sum(one.prompt for one in seen)
     note(f"{what}: {len(seen) - len(wrong)} of {len(seen)} predictions right, {cached:.0%} cached ({kinds})")
+    for one in wrong:
+        note(f"  wrong: {one}")
     assert len(seen) - len(wrong) >= 0.995 * len(seen), "\n".join(map(str, wrong))
     assert cached > 0.1
 
