@@ -92,14 +92,27 @@ async def _cut(server: RedisServer) -> None:
 
 async def _failed_over(servers: WatchedServers) -> None:
     await asyncio.to_thread(servers.first.stop)
-    while b"role:master" not in await asyncio.to_thread(servers.second.command, "INFO", "replication"):  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    await _promoted(servers.second)
 
 
 async def _cluster_failed_over(servers: ClusterServers) -> None:
     await asyncio.to_thread(servers.primaries[0].stop)
-    while b"role:master" not in await asyncio.to_thread(servers.replica.command, "INFO", "replication"):  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    await _promoted(servers.replica)
+
+
+async def _promoted(server: RedisServer) -> None:
+    """Raises TimeoutError."""
+    async with asyncio.timeout(60.0):
+        while not await asyncio.to_thread(_is_primary, server):  # noqa: ASYNC110 - another process says it
+            await asyncio.sleep(0.02)
+
+
+def _is_primary(server: RedisServer) -> bool:
+    try:
+        return b"role:master" in server.command("INFO", "replication")
+    except OSError:
+        # While it changes its part it closes connections.
+        return False
 
 
 FAULTS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Awaitable[None]]]] = {
@@ -194,7 +207,7 @@ class Truth:
         try:
             for endpoint in await store.endpoints():
                 snapshot = await store.snapshot(endpoint)
-                held[endpoint] = len(snapshot.saved.held[Tier.DEVICE]) if snapshot is not None else 0
+                held[endpoint] = len(snapshot.saved.held[Tier.DEVICE][0]) if snapshot is not None else 0
         except StoreUnavailable:
             return False
         after = [await self._page(client, router) for router in self._group.routers]
@@ -254,6 +267,14 @@ def run(name: str, rate: float, seed: int) -> Outcome:
     with make() as servers, many(_ROUTERS, _ENGINES, {"num_gpu_blocks": 20_000}, servers.url) as group:
         truth = Truth(group, servers.url, group.namespace)
         return asyncio.run(_under_load(group, lambda: fault(servers), truth, name, rate, seed))
+
+
+def _said(outcome: Outcome) -> str:
+    right = "never" if outcome.right_after_s is None else f"after {outcome.right_after_s:.1f} s"
+    return (
+        f"{outcome.failures} of {outcome.requests} failed, p99 {outcome.p99_before_ms:.0f} ms before and "
+        f"{outcome.p99_during_ms:.0f} ms during, right again {right}"
+    )
 
 
 def median(outcomes: Sequence[Outcome]) -> Outcome:
@@ -318,7 +339,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for number, name in itertools.product(range(options.runs), options.faults):
             sys.stderr.write(f"run {number + 1} of {options.runs}: {name}\n")
-            made.setdefault(name, []).append(run(name, options.rate, number))
+            outcome = run(name, options.rate, number)
+            made.setdefault(name, []).append(outcome)
+            sys.stderr.write(f"  {_said(outcome)}\n")
     except (ChildFailed, OSError, RuntimeError, httpx.HTTPError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
