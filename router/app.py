@@ -22,6 +22,7 @@ from router.api.gate import Surface
 from router.api.lifecycle import Lifecycle
 from router.api.rest import Given, OnlyChild, Rest, Siblings
 from router.capacity.engine_model import EngineModels
+from router.certificates import Certificates
 from router.controls import PoolCalls
 from router.core import Leg
 from router.director import Director
@@ -77,9 +78,10 @@ class App:
         self.inflight = InflightTracker()
         self._lag = LoopLag(clock)
 
-        tls = assembly.tls_context(settings)
+        self.certificates = Certificates(settings)
+        tls = self.certificates.to_engines
         self._relay = Relay(assembly.relay_options(settings), ssl_context=tls)
-        self._control = ControlClient(verify=tls)
+        self._control = ControlClient(verify=tls, tls_server_name=settings.upstream.tls_server_name)
 
         self.pool = Pool(
             assembly.health_policy(settings), max_ejected_share=settings.pool.max_ejected_share, clock=clock
@@ -363,7 +365,10 @@ async def _serve(
     async def apply(changed: Settings) -> None:
         await app.apply(changed)
 
-    watcher = None if loader is None else ConfigWatcher(settings, loader, apply)
+    def renew() -> None:
+        app.certificates.renew()
+
+    watcher = None if loader is None else ConfigWatcher(settings, loader, apply, renew)
     app = App(settings, family)
     try:
         await app.start()
@@ -379,10 +384,12 @@ async def _serve(
             max_header_bytes=settings.server.max_header_bytes,
             keepalive_s=settings.server.keepalive_s,
             on_reload=None if watcher is None else watcher.request,
+            tls=app.certificates.to_clients,
             admin=None if admin_listener is None else (app.admin_asgi, admin_listener),
         )
         host, port = listener.getsockname()[:2]
-        logger.info("serving on http://%s:%d, %d endpoints", host, port, len(app.pool.snapshot()))
+        scheme = "http" if app.certificates.to_clients is None else "https"
+        logger.info("serving on %s://%s:%d, %d endpoints", scheme, host, port, len(app.pool.snapshot()))
         # What lives as long as the process is no work for the garbage collector.
         gc.collect()
         gc.freeze()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from kvindex.redis_store import RedisStore
 from router.api.callers import TrustedPeers
 from router.api.front import FrontSettings
 from router.api.gate import Gate, Surface
+from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
 from router.controls import EngineTokenize
 from router.errors import ConfigError
@@ -155,26 +155,12 @@ def relay_options(settings: Settings) -> RelayOptions:
         first_byte_timeout_s=upstream.first_byte_timeout_s,
         keep_idle_s=upstream.keepalive_s,
         max_idle=upstream.max_idle_per_endpoint,
+        tls_server_name=upstream.tls_server_name,
         limits=Limits(
             idle_timeout_s=upstream.idle_timeout_s,
             distrusted_idle_s=min(upstream.unhealthy_idle_timeout_s, upstream.idle_timeout_s),
         ),
     )
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext:
-    """For https engines. Raises `ConfigError` when the authorities cannot be read."""
-    upstream = settings.upstream
-    try:
-        context = ssl.create_default_context(cafile=upstream.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"upstream.ca_file: {upstream.ca_file} cannot be read as PEM certificates ({error}): name a PEM file"
-        ) from error
-    if not upstream.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def leg_settings(settings: Settings) -> LegSettings:
@@ -202,6 +188,7 @@ def front_settings(settings: Settings) -> FrontSettings:
         trust_kv_transfer_params=server.trust_client_kv_transfer_params,
         trusted_peers=TrustedPeers(server.trusted_peers),
         strip_untrusted_priority=server.strip_untrusted_priority,
+        tenant_salt=None if server.tenant_salt_secret is None else TenantSalt(_secret(server.tenant_salt_secret) or ""),
     )
 
 

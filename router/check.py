@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import httpx
@@ -16,7 +16,8 @@ import msgspec
 
 from kvindex.redis_link import StoreUnavailable
 from kvindex.redis_store import RedisStore, closing
-from router.assembly import discoveries, endpoint_specs, redis_link, tls_context
+from router.assembly import discoveries, endpoint_specs, redis_link
+from router.certificates import Certificates
 from router.check_calls import Answer, Calls, unreachable
 from router.core import ModelCard, Role
 from router.errors import ConfigError
@@ -80,6 +81,16 @@ class Report(NamedTuple):
         return not self.troubles and not any(engine.troubles for engine in self.engines)
 
 
+def _named(server: str | None) -> Callable[[httpx.Request], Awaitable[None]]:
+    """Asks TLS servers by that name, as the relay does."""
+
+    async def name(request: httpx.Request) -> None:
+        if server is not None:
+            request.extensions["sni_hostname"] = server
+
+    return name
+
+
 async def check(settings: Settings, transport: httpx.AsyncBaseTransport | None = None) -> Report:
     """Probes every endpoint of the configuration at once, those that DNS names now included.
 
@@ -88,12 +99,13 @@ async def check(settings: Settings, transport: httpx.AsyncBaseTransport | None =
     await asyncio.to_thread(preflight, settings)
     timeout = httpx.Timeout(settings.pool.probe_timeout_s, connect=settings.upstream.connect_timeout_s)
     tokenizers = Tokenizers(settings)
-    verify = tls_context(settings)
+    verify = Certificates(settings).to_engines
     resolved = await asyncio.gather(*(_resolve(name, settings) for name in settings.discovery.dns))
     specs = {spec.id: spec for specs, _ in resolved for spec in specs} | {
         spec.id: spec for spec in endpoint_specs(settings)
     }
     async with httpx.AsyncClient(verify=verify, timeout=timeout, trust_env=False, transport=transport) as client:
+        client.event_hooks = {"request": [_named(settings.upstream.tls_server_name)]}
         probes = [Probe(client, settings, spec, tokenizers).run() for spec in specs.values()]
         engines = await asyncio.gather(*probes)
     unresolved = [trouble for _, trouble in resolved if trouble]

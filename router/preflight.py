@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from router.assembly import key_ring, redis_link, scheduler, tls_context
+from router.assembly import key_ring, redis_link, scheduler
+from router.certificates import Certificates
 from router.errors import ConfigError
 from router.scheduling.build import ignore_failure
 from router.settings import Settings
@@ -22,7 +23,7 @@ def preflight(settings: Settings) -> None:
     """
     scheduler(settings, ignore_failure)
     key_ring(settings)
-    tls_context(settings)
+    Certificates(settings)
     if settings.index.backend == "redis":
         redis_link(settings)
     if settings.log.requests is not None:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -67,9 +68,10 @@ class Process:
         max_header_bytes: int = 64 * 1024,
         keepalive_s: int = 75,
         on_reload: Callable[[], None] | None = None,
+        tls: ssl.SSLContext | None = None,
         admin: tuple[Callable[..., Any], socket.socket] | None = None,
     ) -> None:
-        """`admin`: application and listener of administration, where it has its own."""
+        """`admin`: application and listener of administration, where it has its own; `tls`: for both listeners."""
         self._lifecycle = lifecycle
         self._listener = listener
         self._settle_s = settle_s
@@ -77,9 +79,8 @@ class Process:
         self._on_reload = on_reload
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        options = {"max_header_bytes": max_header_bytes, "keepalive_s": keepalive_s}
-        self._server = _server(asgi, **options)
-        self._admin = None if admin is None else (_server(admin[0], **options), admin[1])
+        self._server = _server(asgi, max_header_bytes, keepalive_s, tls)
+        self._admin = None if admin is None else (_server(admin[0], max_header_bytes, keepalive_s, tls), admin[1])
 
     def stop(self) -> None:
         """First call: begin to end. Second: cut what still runs."""
@@ -138,7 +139,7 @@ class Process:
             await asyncio.gather(waiting, hurried, return_exceptions=True)
 
 
-def _server(asgi: Callable[..., Any], *, max_header_bytes: int, keepalive_s: int) -> _Server:
+def _server(asgi: Callable[..., Any], max_header_bytes: int, keepalive_s: int, tls: ssl.SSLContext | None) -> _Server:
     return _Server(
         uvicorn.Config(
             asgi,
@@ -153,5 +154,6 @@ def _server(asgi: Callable[..., Any], *, max_header_bytes: int, keepalive_s: int
             date_header=False,
             timeout_keep_alive=keepalive_s,
             timeout_graceful_shutdown=int(_CUT_SECONDS),
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
     )

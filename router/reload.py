@@ -16,6 +16,7 @@ from typing import Any
 
 from watchfiles import awatch
 
+from router.certificates import certificate_files
 from router.errors import ConfigError
 from router.settings import Settings, load
 
@@ -55,7 +56,7 @@ class SettingsLoader:
             settings.server.admin_keys_file,
             settings.scheduling.endpoint_picker_config,
         )
-        return tuple(Path(path) for path in named if path is not None)
+        return (*(Path(path) for path in named if path is not None), *certificate_files(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,20 @@ class ConfigWatcher:
     Made before the parts that `current` configures: what their files hold from then on is never missed.
 
     `apply` gets the settings that are to be in force; it does so whole or raises `ConfigError` and changes nothing.
+    `renew` takes over the present content of certificate files, or raises `ConfigError` and keeps what it has.
     """
 
-    def __init__(self, current: Settings, loader: SettingsLoader, apply: Callable[[Settings], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        current: Settings,
+        loader: SettingsLoader,
+        apply: Callable[[Settings], Awaitable[None]],
+        renew: Callable[[], None] = lambda: None,
+    ) -> None:
         self.current = current
         self._loader = loader
         self._apply = apply
+        self._renew = renew
         self._wanted = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._digests: dict[Path, bytes] = {}
@@ -142,6 +151,7 @@ class ConfigWatcher:
             loaded = await asyncio.to_thread(self._loader)
             picker = await asyncio.to_thread(_picker_digest, loaded)
             change = compare(self.current, loaded, () if picker == self._picker else ("scheduling",))
+            await asyncio.to_thread(self._renew)
             if change.live:
                 await self._apply(change.settings)
         except ConfigError as error:

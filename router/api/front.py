@@ -18,6 +18,7 @@ import msgspec
 from router.api.callers import TrustedPeers, allowed_priority, caller, steering_of
 from router.api.exchange import ClientGone, Exchange, Receive, Send
 from router.api.gate import Gate, Surface
+from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Api, InferenceRequest
@@ -27,6 +28,7 @@ from router.wire.headers import accepted_request_id, request_headers
 from router.wire.kv_transfer import strip_transfer_params
 from router.wire.openai import NOTHING, parse_request
 from router.wire.priority import with_priority
+from router.wire.splice import splice
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_peers: TrustedPeers = TrustedPeers()
     strip_untrusted_priority: bool = True
     """Where there are rights at all, i.e. keys or trusted peers."""
+    tenant_salt: TenantSalt | None = None
+    """None: tenants share what engines have cached."""
 
 
 class Front:
@@ -192,6 +196,11 @@ class Front:
             body = strip_transfer_params(body)
         if parsed.has_priority and not trusted and settings.strip_untrusted_priority:
             body = self._limited(body, parsed.priority, key)
+        asking = caller(key, trusted, routing, parsed.priority)
+        salt = parsed.cache_salt
+        if settings.tenant_salt is not None and api is not Api.OTHER:
+            salt = settings.tenant_salt(asking.tenant, salt)
+            body = splice(body, set={"cache_salt": msgspec.json.encode(salt)})
         return InferenceRequest(
             request_id=request_id,
             api=api,
@@ -200,13 +209,13 @@ class Front:
             body=body,
             headers=forwarded,
             routing_headers=routing,
-            caller=caller(key, trusted, routing, parsed.priority),
+            caller=asking,
             model=parsed.model,
             stream=parsed.stream,
             max_tokens=parsed.max_tokens,
             n=parsed.n,
             include_usage=parsed.include_usage,
-            cache_salt=parsed.cache_salt,
+            cache_salt=salt,
             fields=parsed.fields,
             arrived_at=arrived_at,
         )

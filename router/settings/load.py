@@ -91,6 +91,15 @@ def _check_needs(settings: Settings) -> None:
             f"server.admin_host is {server.admin_host}, which others reach, and server.admin_keys is empty: "
             "give a key (kvrouter hash-key), or set admin_host to 127.0.0.1"
         )
+    upstream = settings.upstream
+    for key, certificate, names in (
+        (server.tls_key_file, server.tls_cert_file, "server.tls_key_file server.tls_cert_file"),
+        (server.tls_client_ca_file, server.tls_cert_file, "server.tls_client_ca_file server.tls_cert_file"),
+        (upstream.client_key_file, upstream.client_cert_file, "upstream.client_key_file upstream.client_cert_file"),
+    ):
+        if key is not None and certificate is None:
+            name, needs = names.split()
+            raise ConfigError(f"{name} is set and {needs} is not: name the certificate too, or leave it out")
     if server.admin_port == server.port:
         raise ConfigError(
             "server.admin_port is server.port: give it a port of its own, or leave it out to have both on one"

@@ -121,6 +121,13 @@ class ServerSettings(Section):
     """Address of `admin_port`. One that is no loopback address needs `admin_keys`."""
     protect_metrics: bool = False
     """Ask for an admin key for `/metrics` too."""
+    tls_cert_file: str | None = None
+    """Certificate chain (PEM) to speak TLS to clients with, on `admin_port` too; null: no TLS. New content of this file
+    and of its key is taken over while running."""
+    tls_key_file: str | None = None
+    """Its private key (PEM, without a password); null: it is in `tls_cert_file`."""
+    tls_client_ca_file: str | None = None
+    """Authorities (PEM) of which every client must bring a certificate (mTLS); null: clients need none."""
     cors_origins: tuple[str, ...] = ()
     """Origins that browsers may call from; `["*"]` for any."""
     max_body_bytes: Count = 64 * 1024 * 1024
@@ -149,6 +156,10 @@ class ServerSettings(Section):
     strip_untrusted_priority: bool = True
     """Take a body's `priority` out, or lower it to the key's `max_priority`, where the client has no right to it.
     Without API keys and trusted peers nobody has rights, and bodies stay as they are."""
+    tenant_salt_secret: SecretStr | None = Field(default=None, min_length=16)
+    """Secret from which each tenant gets a `cache_salt` of its own, put into the bodies of generating requests: no
+    tenant can tell by an answer's speed what another has asked, and none profits from another's cached prefixes. The
+    same at every router over the same engines. Null: prefixes are shared."""
     trusted_headers: Annotated[tuple[str, ...], AfterValidator(_lower)] = ()
     """Routing-control headers (`x-llm-d-*`, `x-gateway-*`, ...) that are read, and passed on to engines, whoever sends
     them; others are dropped, but for what trusted peers and keys may set."""
@@ -272,6 +283,12 @@ class UpstreamSettings(Section):
     """Check certificates of https:// engines."""
     ca_file: str | None = None
     """Certificate authorities (PEM) to check them against; null: the system's."""
+    client_cert_file: str | None = None
+    """Certificate chain (PEM) to show to https:// engines that ask for one (mTLS); new content is taken over."""
+    client_key_file: str | None = None
+    """Its private key (PEM, without a password); null: it is in `client_cert_file`."""
+    tls_server_name: str | None = None
+    """Name that https:// engines' certificates must have, and that is asked for (SNI); null: the host of each url."""
 
 
 class TokenizationSettings(Section):

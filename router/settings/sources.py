@@ -31,7 +31,12 @@ _SERVICE_LINK_PORT = re.compile(r"PORT$")
 _PATH_KEYS = (
     ("server", "api_keys_file"),
     ("server", "admin_keys_file"),
+    ("server", "tls_cert_file"),
+    ("server", "tls_key_file"),
+    ("server", "tls_client_ca_file"),
     ("upstream", "ca_file"),
+    ("upstream", "client_cert_file"),
+    ("upstream", "client_key_file"),
     ("redis", "ca_file"),
     ("scheduling", "endpoint_picker_config"),
 )

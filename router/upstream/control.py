@@ -43,6 +43,7 @@ class ControlClient:
         max_bytes: int = 16 * 1024 * 1024,
         connect_timeout_s: float = 3.0,
         keep_idle_s: float = 4.0,
+        tls_server_name: str | None = None,
     ) -> None:
         """`verify`: for https endpoints; None takes the system's certificates. `timeout_s`: unless a call says other.
 
@@ -50,7 +51,9 @@ class ControlClient:
         """
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        options = RelayOptions(connect_timeout_s=connect_timeout_s, keep_idle_s=keep_idle_s, max_idle=4)
+        options = RelayOptions(
+            connect_timeout_s=connect_timeout_s, keep_idle_s=keep_idle_s, max_idle=4, tls_server_name=tls_server_name
+        )
         self._client = httpx.AsyncClient(
             transport=RelayTransport(Relay(options, ssl_context=verify)), trust_env=False, timeout=None
         )

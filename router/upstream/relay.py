@@ -36,6 +36,8 @@ class RelayOptions(NamedTuple):
     """Unused connections kept per endpoint URL."""
     sweep_s: float = 0.25
     """Granularity of all time-outs but the connect time-out."""
+    tls_server_name: str | None = None
+    """Name to ask for and to find in certificates; None: the host of the endpoint's URL."""
     limits: Limits = Limits()
 
 
@@ -151,7 +153,11 @@ class Relay:
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await loop.create_connection(
-                    lambda: connection, origin.host, origin.port, ssl=self._tls() if origin.tls else None
+                    lambda: connection,
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls() if origin.tls else None,
+                    server_hostname=self._options.tls_server_name if origin.tls else None,
                 )
         except TimeoutError:
             raise UpstreamRefused("no connection within the time allowed") from None

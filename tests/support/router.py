@@ -62,14 +62,19 @@ async def running_app(settings: Settings) -> AsyncIterator[RunningRouter]:
         settle_s=0.0,
         grace_s=grace_s,
         max_header_bytes=settings.server.max_header_bytes,
+        tls=app.certificates.to_clients,
         admin=None if admin_listener is None else (app.admin_asgi, admin_listener),
     )
     try:
         await app.start()
         serving = asyncio.create_task(process.run())
         try:
-            admin_url = "" if admin_listener is None else f"http://127.0.0.1:{admin_listener.getsockname()[1]}"
-            yield RunningRouter(app, f"http://127.0.0.1:{listener.getsockname()[1]}", process, admin_url)
+            scheme = "http" if app.certificates.to_clients is None else "https"
+            urls = [
+                "" if bound is None else f"{scheme}://127.0.0.1:{bound.getsockname()[1]}"
+                for bound in (listener, admin_listener)
+            ]
+            yield RunningRouter(app, urls[0], process, urls[1])
         finally:
             process.stop()
             await serving

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -153,9 +154,14 @@ class StubEngine(RawServer):
     """`script` may be replaced while it runs; `models` are the ids it lists, `fields` what else their cards say."""
 
     def __init__(
-        self, script: Script = serve, *, models: Iterable[str] = ("stub",), cards: Mapping[str, Any] | None = None
+        self,
+        script: Script = serve,
+        *,
+        models: Iterable[str] = ("stub",),
+        cards: Mapping[str, Any] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(self._converse)
+        super().__init__(self._converse, ssl_context=ssl_context)
         self.script = script
         self.models = list(models)
         self.cards = dict(cards or {})

@@ -10,6 +10,7 @@ import pytest
 
 from router.api.callers import TrustedPeers
 from router.api.front import Front, FrontSettings
+from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Api, Caller, InferenceRequest
@@ -316,3 +317,12 @@ async def test_headers_that_anybody_may_send_are_read_and_passed_on() -> None:
     request = await asked(KeyRing(), trusted_headers=frozenset({b"x-llm-d-inference-fairness-id"}))
     assert request.caller == Caller("t9")
     assert request.headers == ((b"x-llm-d-inference-fairness-id", b"t9"),)
+
+
+async def test_a_tenants_salt_takes_the_place_of_its_own_and_counts_for_routing_too() -> None:
+    salt = TenantSalt("a secret of the routers")
+    body = b'{"model": "m", "cache_salt": "mine", "messages": []}'
+    request = await asked(ring("k"), body, tenant_salt=salt)
+    assert json.loads(request.body)["cache_salt"] == request.cache_salt == salt("k", "mine")
+    unsalted = await asked(ring("k"), CHAT, tenant_salt=salt)
+    assert json.loads(unsalted.body)["cache_salt"] == unsalted.cache_salt == salt("k", None)
