@@ -8,9 +8,10 @@ INSTALLED := $(VENV)/.installed
 COMPOSE ?= docker compose
 PROFILE ?=
 MINUTES ?= 10
+SOAK_MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare chaos up down lock clean
+.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare chaos soak up down lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +63,9 @@ compare: install ## cache-aware routing against round robin, by locust on four s
 
 chaos: install ## engines, Redis and routers hurt under load for MINUTES=10; fails when a promise breaks
 	$(BIN)/python -m loadtest.chaos --minutes $(MINUTES)
+
+soak: install ## steady load for SOAK_MINUTES=30; fails when the router's memory grows with it
+	$(BIN)/python -m loadtest.soak --minutes $(SOAK_MINUTES)
 
 up: ## the compose cluster: redis, router, 2 prefill and 2 decode simulated engines
 	$(COMPOSE) up --detach --build --wait

@@ -193,3 +193,35 @@ async def test_an_engine_that_answers_nothing_but_errors_is_taken_out_and_a_busy
         assert len(bad.calls) == 5
         assert len(full.calls) > 5
         assert at.router.app.pool.usable(full.id)
+
+
+@pytest.mark.parametrize("retried", [True, False])
+async def test_a_429_goes_to_another_endpoint_where_the_setting_says_so(retried: bool) -> None:
+    async def full(call: Call) -> None:
+        await call.answer({"error": {"message": "slow down", "code": 429}}, 429)
+
+    statuses = [429, 502, 503, 504] if retried else [502, 503, 504]
+    async with field(full, full, serve, retries__on_status=statuses) as at:
+        answers = {(await at.chat(f"q {number}")).status_code for number in range(12)}
+        assert answers == ({200} if retried else {200, 429})
+        # Retries are counted as what they are, and a refusal is nothing against the endpoint.
+        again = await at.metric("kvrouter_dispatches_total", fallback="true")
+        assert again == (at.calls - 12 if retried else 0)
+        assert all(at.router.app.pool.usable(engine.id) for engine in at.engines)
+
+
+async def test_the_ladder_has_one_end_for_both_legs() -> None:
+    """Prefill, again, local prefill, another decoder: within one time for retries, counted from the arrival."""
+
+    async def slowly_broken(call: Call) -> None:
+        await asyncio.sleep(0.3)
+        call.reset()
+
+    flags = {"retries__within_s": 0.5, "retries__backoff_ms": 1.0, "pd__retries": 5, "retries__max_attempts": 9}
+    async with pd_field([slowly_broken] * 4, [slowly_broken] * 4, **flags) as at:
+        answer = await at.chat(LONG)
+        assert answer.status_code == 502
+        prefills = sum(len(engine.calls) for engine in at.engines[:4])
+        assert prefills == 2
+        # The first decode attempt is no retry: the client has had no answer yet.
+        assert at.calls - prefills == 1
