@@ -11,7 +11,7 @@ MINUTES ?= 10
 SOAK_MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare chaos soak up down lock clean
+.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare overload chaos soak up down lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ chaos: install ## engines, Redis and routers hurt under load for MINUTES=10; fai
 
 soak: install ## steady load for SOAK_MINUTES=30; fails when the router's memory grows with it
 	$(BIN)/python -m loadtest.soak --minutes $(SOAK_MINUTES)
+
+overload: install ## three times what simulated engines can do, from three tenants in two priorities, on 1 and 2 routers
+	$(BIN)/python -m loadtest.overload
 
 up: ## the compose cluster: redis, router, 2 prefill and 2 decode simulated engines
 	$(COMPOSE) up --detach --build --wait

@@ -135,6 +135,7 @@ class App:
             shared=shared,
             observer=Unobserved() if flow is None else flow,
             clock=clock,
+            holdback=settings.flow_control.holdback,
             estimates=self.engines.estimate,
             notes=no_notes if self._shared is None else self._shared.board.notes,
         )

@@ -139,7 +139,7 @@ class Director:
         """The decision: at once where there is room, else when its turn has come."""
         request, asked_at = trip.request, self._clock()
         gate, decision = self._gate, None
-        passes = gate.passes(states)
+        passes = gate.passes(request, states)
         if passes or any(state.endpoint.role is Role.PREFILL for state in states):
             decision = self._decide(request, prompt, states)
             if passes and (not decision.prefill or gate.prefill_has_room(states)):

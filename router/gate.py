@@ -27,7 +27,7 @@ from router.errors import NoEndpoint, Overloaded, RouterError, ShuttingDown
 from router.flowcontrol.charges import Charge
 from router.flowcontrol.entries import Entry, Lane
 from router.flowcontrol.objectives import Objectives, Standing
-from router.flowcontrol.queues import Queues, Refusal
+from router.flowcontrol.queues import Kept, Queues, Refusal
 from router.flowcontrol.rivals import Rivals, told
 from router.flowcontrol.saturation import Detector, Seen
 from router.inflight import InflightTracker, Lease
@@ -40,6 +40,7 @@ _TICK_S = 0.025
 _POLITE_S = 0.06
 """How long room is left to a request that waits at another router: three rounds of their exchange."""
 _MOST_AT_ONCE = 32
+_LATELY_S = 60.0
 _PREFILL, _DECODE = Role.PREFILL, Role.DECODE
 _NOTES: Mapping[str, bytes] = {}
 
@@ -106,10 +107,12 @@ class Gate:
         shared: SharedLoad,
         observer: FlowObserver,
         clock: Clock,
+        holdback: int = 0,
         estimates: Callable[[str], EngineEstimate | None] = lambda _: None,
         notes: Callable[[], Mapping[str, bytes]] = lambda: _NOTES,
     ) -> None:
-        """`notes`: what other routers last told of their queues, by router; a new mapping after each change."""
+        """`holdback`: requests of room on each endpoint that are kept for the highest class while it sends any;
+        `notes`: what other routers last told of their queues, by router; a new mapping after each change."""
         self._queues = queues
         self._detector = detector
         self._objectives = objectives
@@ -118,6 +121,9 @@ class Gate:
         self._shared = shared
         self._observer = observer
         self._clock = clock
+        self._holdback = holdback
+        self._top, self._top_at = -1_000, 0.0
+        """The highest class that sent something lately."""
         self._estimates = estimates
         self._notes = notes
         self._read: Mapping[str, bytes] = _NOTES
@@ -132,20 +138,28 @@ class Gate:
 
     # Passing
 
-    def passes(self, states: Sequence[EndpointState]) -> bool:
+    def passes(self, request: InferenceRequest, states: Sequence[EndpointState]) -> bool:
         """Whether a request for these endpoints may go at once."""
+        now = self._clock()
+        spare = self._kept_from(self._objectives.priority(request.caller), now)
         if self._queues.requests:
             return False
-        now = self._clock()
         if self._notes() is not self._read:
             self._hear(now)
         if self._others_wait:
             return False
-        return any(state.endpoint.role is not _PREFILL and self._saturation(state, now) < 1.0 for state in states)
+        return any(state.endpoint.role is not _PREFILL and self._has_room(state, now, spare) for state in states)
 
     def prefill_has_room(self, states: Sequence[EndpointState]) -> bool:
         now = self._clock()
         return any(state.endpoint.role is not _DECODE and self._has_room(state, now) for state in states)
+
+    def _kept_from(self, priority: int, now: float) -> int:
+        """Room on each endpoint that a request of that priority must leave."""
+        if priority >= self._top or now - self._top_at > _LATELY_S:
+            self._top, self._top_at = priority, now
+            return 0
+        return self._holdback
 
     def check(self, request: InferenceRequest) -> None:
         """Before anything is computed for it: raises `Overloaded` when it would be refused for certain."""
@@ -267,16 +281,18 @@ class Gate:
             return
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)
-        room = _Room(self._lane_states(), lambda state: self._has_room(state, now))
+        room = _Room(self._lane_states(), lambda state, spare: self._has_room(state, now, spare))
         alone = False
         for _ in range(_MOST_AT_ONCE):
-            open_ = room.open()
+            open_ = room.open(0)
             if not open_:
                 self._deferred_since = None
                 return
-            turn = queues.take(open_, now, alone=alone)
+            kept = Kept(self._top, room.open(self._holdback)) if self._holdback else None
+            turn = queues.take(open_, now, alone=alone, kept=kept)
             if turn.entry is not None:
-                self._dispatch(turn.entry, open_[turn.entry.lane], now)
+                least = open_ if kept is None or turn.entry.priority >= kept.above else kept.rest
+                self._dispatch(turn.entry, least[turn.entry.lane], now)
                 room.forget()
             elif turn.deferred and not alone:
                 if self._deferred_since is None:
@@ -339,16 +355,19 @@ class Gate:
         mean = self._mean_output
         return mean if request.max_tokens is None else min(mean, request.max_tokens * request.n)
 
-    def _has_room(self, state: EndpointState, now: float) -> bool:
-        return self._saturation(state, now) < 1.0
+    def _has_room(self, state: EndpointState, now: float, spare: int = 0) -> bool:
+        """`spare`: room for so many more must be left."""
+        return self._saturation(state, now, spare) < 1.0
 
-    def _saturation(self, state: EndpointState, now: float) -> float:
+    def _saturation(self, state: EndpointState, now: float, spare: int = 0) -> float:
         name = state.endpoint.id
         own = self._inflight.get(name)
         others = self._shared.others().get(name)
         load = own if others is None else _sum(own, others)
         if self._held.busy:
             load = _sum(load, self._held.get(name))
+        if spare:
+            load = _sum(load, Inflight(spare))
         saturation = self._detector.saturation(Seen(state, load, None, now))
         if saturation < 1.0:
             return saturation
@@ -458,30 +477,31 @@ class _Room:
     """Which endpoints have room, while a pump runs. Asked again after each dispatch."""
 
     def __init__(
-        self, lanes: Mapping[Lane, Sequence[EndpointState]], has_room: Callable[[EndpointState], bool]
+        self, lanes: Mapping[Lane, Sequence[EndpointState]], has_room: Callable[[EndpointState, int], bool]
     ) -> None:
         self._lanes = lanes
         self._has_room = has_room
-        self._known: dict[str, bool] = {}
+        self._known: dict[tuple[str, int], bool] = {}
 
     def forget(self) -> None:
         """Something was dispatched: those that had room may have none."""
-        self._known = {name: False for name, has_room in self._known.items() if not has_room}
+        self._known = {key: False for key, has_room in self._known.items() if not has_room}
 
-    def open(self) -> dict[Lane, list[str]]:
+    def open(self, spare: int) -> dict[Lane, list[str]]:
+        """Lane -> endpoints with room for more than `spare`; a lane without is absent."""
         found = {}
         for lane, states in self._lanes.items():
-            free = [state for state in states if self._free(state)]
+            free = [state for state in states if self._free(state, spare)]
             decode = any(state.endpoint.role is not _PREFILL for state in free)
             if decode and (not lane.splits or any(state.endpoint.role is not _DECODE for state in free)):
                 found[lane] = [state.endpoint.id for state in free]
         return found
 
-    def _free(self, state: EndpointState) -> bool:
-        name = state.endpoint.id
-        known = self._known.get(name)
+    def _free(self, state: EndpointState, spare: int) -> bool:
+        key = (state.endpoint.id, spare)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[name] = self._has_room(state)
+            known = self._known[key] = self._has_room(state, spare)
         return known
 
 

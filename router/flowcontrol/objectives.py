@@ -44,17 +44,19 @@ class Objectives:
         self._max_wait_s = max_wait_s
         self._class_wait_s = class_wait_s or {}
 
+    def priority(self, caller: Caller) -> int:
+        """The class: its objective's, else the one asked for, else 0."""
+        if caller.objective is not None and (objective := self._named.get(caller.objective)) is not None:
+            return objective.priority
+        if caller.priority is None:
+            return 0
+        return max(-MOST_PRIORITY, min(caller.priority, MOST_PRIORITY))
+
     def standing(self, caller: Caller, headers: Mapping[str, str], now: float) -> Standing:
         """`headers` are the routing headers that this client may send. An objective that is not configured says
         nothing."""
         objective = self._named.get(caller.objective) if caller.objective is not None else None
-        if objective is not None:
-            priority = objective.priority
-        elif caller.priority is not None:
-            priority = caller.priority
-        else:
-            priority = 0
-        priority = max(-MOST_PRIORITY, min(priority, MOST_PRIORITY))
+        priority = self.priority(caller)
         slo_s = _asked_slo_s(headers)
         wait_s = self._class_wait_s.get(priority, self._max_wait_s)
         if objective is not None:

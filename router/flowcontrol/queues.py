@@ -66,6 +66,13 @@ class Turn(NamedTuple):
     """There is room and somebody waits here, but it is the turn of a request that waits at another router."""
 
 
+class Kept(NamedTuple):
+    """Room that is kept for classes of a priority: those below it have only the rest."""
+
+    above: int
+    rest: Open
+
+
 class Queues:
     def __init__(
         self,
@@ -186,19 +193,17 @@ class Queues:
 
     # Going
 
-    def take(self, open_: Open, now: float, *, alone: bool = False) -> Turn:
+    def take(self, open_: Open, now: float, *, alone: bool = False, kept: Kept | None = None) -> Turn:
         """The next to be dispatched, its tenant charged. `alone`: turns of others' requests are not left to them."""
         for priority_class in self._order:
-            if not priority_class.requests:
-                if not alone and priority_class.waits_elsewhere(open_):
-                    return Turn(None, self._somebody(open_, priority_class.priority))
-                continue
-            line = priority_class.turn(open_, alone=alone)
+            priority = priority_class.priority
+            room = open_ if kept is None or priority >= kept.above else kept.rest
+            line = priority_class.turn(room, alone=alone) if priority_class.requests else None
             if line is None:
-                if not alone and priority_class.waits_elsewhere(open_):
-                    return Turn(None, self._somebody(open_, priority_class.priority))
+                if not alone and priority_class.waits_elsewhere(room):
+                    return Turn(None, self._somebody(room, priority))
                 continue
-            entry = line.next(open_, self._by_arrival)
+            entry = line.next(room, self._by_arrival)
             entry.charge = line.account.charge(entry.cost)
             self._end(entry, Fate.DISPATCHED, now)
             priority_class.served(line)
@@ -206,10 +211,10 @@ class Queues:
             return Turn(entry)
         return Turn(None)
 
-    def _somebody(self, open_: Open, priority: int) -> bool:
+    def _somebody(self, room: Open, priority: int) -> bool:
         """Whether anything of that priority or a lower one waits here for which there is room."""
         return any(
-            line.requests and line.waits_here(open_)
+            line.requests and line.waits_here(room)
             for known in self._order
             if known.priority <= priority
             for line in known.lines()

@@ -65,6 +65,9 @@ class FlowControlSettings(Section):
     max_requests_per_endpoint: Count | None = None
     """Requests that all routers together may have on an endpoint; null: as many as the engine is seen to run, plus
     `queue_depth`."""
+    holdback: int = Field(default=1, ge=0)
+    """Requests of room on each endpoint that lower priorities leave free while a higher one sends requests, so that
+    these need not wait for one to end."""
     max_tokens_per_endpoint: Count | None = None
     """Prompt and expected output tokens that all routers together may have on an endpoint; null: not limited."""
     ordering: Literal["fcfs", "edf"] = "fcfs"

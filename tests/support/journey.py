@@ -312,6 +312,7 @@ class World:
         queues: Queues | None = None,
         objectives: Objectives | None = None,
         flow: FlowObserver | None = None,
+        holdback: int = 0,
         **leg_settings: Any,
     ) -> None:
         self.pool = FakePool(states)
@@ -336,6 +337,7 @@ class World:
             shared=shared,
             observer=flow or Unobserved(),
             clock=clock,
+            holdback=holdback,
             notes=lambda: self.notes,
         )
         observer = Observers(self.gate, self.recorder)

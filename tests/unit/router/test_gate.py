@@ -136,6 +136,30 @@ async def test_a_higher_priority_goes_first_and_equals_as_they_came() -> None:
     assert idle(w)
 
 
+async def test_lower_priorities_leave_room_for_a_higher_one_that_sends_requests() -> None:
+    engine = Engine()
+    w = world({"a": engine}, each=2, holdback=1)
+    tasks = [serve(w, str(number)) for number in range(2)]
+    await settle()
+    assert len(engine.began) == 2, "nobody of higher priority is known"
+    tasks += [serve(w, "high", Caller(objective="high")), serve(w, "2")]
+    await settle()
+    engine.finish()
+    await settle()
+    engine.finish()
+    await settle()
+    assert engine.models == ["0", "1", "high"]
+    tasks.append(serve(w, "high again", Caller(objective="high")))
+    await settle()
+    assert engine.models == ["0", "1", "high", "high again"]
+    for _ in range(3):
+        engine.finish()
+        await settle()
+    await asyncio.gather(*tasks)
+    assert engine.models[-1] == "2"
+    assert idle(w)
+
+
 async def test_tenants_take_turns_however_many_requests_one_of_them_has() -> None:
     engine = Engine()
     w = world({"a": engine})
