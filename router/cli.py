@@ -1,4 +1,4 @@
-"""The `kvrouter` command: serve | check | explain | demo | sim | replay | hash-key | version.
+"""The `kvrouter` command: serve | check | explain | plan | demo | sim | replay | hash-key | version.
 
 Bad input of any kind is one sentence on standard error and exit code 2.
 """
@@ -218,6 +218,49 @@ def explain(
         raise ConfigError(f"--body {body} cannot be read ({error.strerror}): name a file") from None
     console = Console()
     show(ask(url, content, path), console if console.is_terminal else Console(width=200))
+
+
+@app.command()
+def plan(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The router.")] = "http://127.0.0.1:8000",
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option("--trace", "--log", metavar="FILE", help="A trace or request log; may be repeated."),
+    ] = None,
+    slo: Annotated[
+        str, typer.Option(metavar="ttft=S,tpot=S", help="Objective, with attainment=SHARE if not 0.99.")
+    ] = "ttft=2,tpot=0.05",
+    variants: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML of the engines there could be (docs/autoscaling.md).")
+    ] = None,
+    slice_s: Annotated[float, typer.Option("--slice", min=60.0, metavar="S", help="Time planned as one.")] = 900.0,
+    survive: Annotated[bool, typer.Option("--survive-failures", help="One engine of each role may fail.")] = False,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as JSON; - for standard output.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
+) -> None:
+    """What engines are needed: by a running router now, and why; with --trace, by a day of recorded traffic.
+
+    The key, where the router wants one, is taken from KVROUTER_API_KEY.
+    """
+    from router import plan_call
+
+    console = Console()
+    console = console if console.is_terminal else Console(width=200)
+    if trace:
+        plan_call.offline(
+            plan_call.Offline(
+                traces=[str(path) for path in trace],
+                slo=slo,
+                variants=variants,
+                slice_s=slice_s,
+                survive_failures=survive,
+                json=json,
+                html=html,
+            ),
+            console,
+        )
+    else:
+        plan_call.live(url, json, console)
 
 
 @app.command("hash-key")

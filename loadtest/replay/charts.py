@@ -57,7 +57,7 @@ def charts(report: Report, runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _chart(kind: Callable[..., pygal.Graph], title: str, **more: object) -> pygal.Graph:
+def new_chart(kind: Callable[..., pygal.Graph], title: str, **more: object) -> pygal.Graph:
     return kind(
         title=title,
         js=[],
@@ -73,7 +73,7 @@ def _chart(kind: Callable[..., pygal.Graph], title: str, **more: object) -> pyga
     )
 
 
-def _svg(chart: pygal.Graph) -> str:
+def svg(chart: pygal.Graph) -> str:
     """Without the configuration script and the comments that pygal adds for its interactive form."""
     root = chart.render_tree()
     for parent in root.iter():
@@ -94,7 +94,7 @@ def _distribution(
     window: Window,
     value: Callable[[Result], float | None],
 ) -> str:
-    chart = _chart(pygal.XY, title, logarithmic=False, show_dots=False, x_title=unit)
+    chart = new_chart(pygal.XY, title, logarithmic=False, show_dots=False, x_title=unit)
     marks: set[int] = set()
     for policy, runs in by_policy.items():
         ordered = sorted(v for result in _counted(runs, window) if (v := value(result)) is not None)
@@ -106,11 +106,11 @@ def _distribution(
         chart.add(policy, points)
     chart.x_labels = [{"value": mark, "label": f"{10.0**mark:g}"} for mark in sorted(marks)]
     chart.y_title = "%"
-    return _svg(chart)
+    return svg(chart)
 
 
 def _over_time(by_policy: Mapping[str, Sequence[Run]], window: Window) -> str:
-    chart = _chart(pygal.XY, "Mean TTFT of the requests that arrived then, s", show_dots=False, x_title="arrival, s")
+    chart = new_chart(pygal.XY, "Mean TTFT of the requests that arrived then, s", show_dots=False, x_title="arrival, s")
     for policy, runs in by_policy.items():
         results = _counted(runs, window)
         if not results:
@@ -122,20 +122,20 @@ def _over_time(by_policy: Mapping[str, Sequence[Run]], window: Window) -> str:
             if result.ttft_s is not None:
                 sums.setdefault(min(int((result.at - begin) / width), _BINS - 1), []).append(result.ttft_s)
         chart.add(policy, [(begin + (b + 0.5) * width, math.fsum(v) / len(v)) for b, v in sorted(sums.items())])
-    return _svg(chart)
+    return svg(chart)
 
 
 def _bars(title: str, values: Mapping[str, float]) -> str:
-    chart = _chart(pygal.HorizontalBar, title, show_legend=False, print_values=True)
+    chart = new_chart(pygal.HorizontalBar, title, show_legend=False, print_values=True)
     chart.value_formatter = lambda value: f"{value:.3g}"
     names = list(values)[::-1]
     chart.x_labels = names
     chart.add("", [None if math.isnan(values[name]) else values[name] for name in names])
-    return _svg(chart)
+    return svg(chart)
 
 
 def _engines(by_policy: Mapping[str, Sequence[Run]]) -> str:
-    chart = _chart(pygal.Bar, "Busy seconds of each engine")
+    chart = new_chart(pygal.Bar, "Busy seconds of each engine")
     names = list(dict.fromkeys(share.endpoint for runs in by_policy.values() for run in runs for share in run.shares))
     chart.x_labels = names
     for policy, runs in by_policy.items():
@@ -144,4 +144,4 @@ def _engines(by_policy: Mapping[str, Sequence[Run]]) -> str:
             for share in run.shares:
                 busy[share.endpoint] += share.busy_s / len(runs)
         chart.add(policy, list(busy.values()))
-    return _svg(chart)
+    return svg(chart)

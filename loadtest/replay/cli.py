@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,6 +16,8 @@ from loadtest.replay.plan import Plan, fleet, load, run_all
 from loadtest.replay.policies.catalogue import CATALOGUE, find
 from loadtest.replay.report import as_json, make_report
 from loadtest.replay.results import Run, Slo, Window
+from loadtest.replay.scaling.base import LAWS
+from loadtest.replay.scaling.days import DAYS
 from loadtest.replay.simulation import Conditions
 from loadtest.replay.synthetic import KINDS
 from loadtest.replay.view import show
@@ -33,7 +36,8 @@ def replay(
         list[Path],
         typer.Argument(
             metavar="TRACE...",
-            help=f"JSONL, CSV or request log, gzipped or not; or synthetic:NAME with one of {', '.join(KINDS)}.",
+            help=f"JSONL, CSV or request log, gzipped or not; or synthetic:NAME with one of {', '.join(KINDS)}; "
+            f"with --scaling also day:NAME with one of {', '.join(DAYS)}.",
         ),
     ],
     policy: Annotated[
@@ -105,6 +109,19 @@ def replay(
     ] = None,
     kill: Annotated[list[str] | None, typer.Option(metavar="ENGINE@S", help="e2@600: that engine dies then.")] = None,
     join: Annotated[list[float] | None, typer.Option(metavar="S", help="One more engine, cold, from then on.")] = None,
+    scaling: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAW[@KNOB]",
+            help=f"Compare laws of scaling under the first --policy: {', '.join(LAWS)}. May be repeated.",
+        ),
+    ] = None,
+    startup: Annotated[
+        float, typer.Option(min=0.0, max=86_400.0, metavar="S", help="Start-up time of engines.")
+    ] = 90.0,
+    preempt: Annotated[
+        bool, typer.Option("--preempt/--no-preempt", help="Whether latency-tolerant requests give way.")
+    ] = True,
     windows: Annotated[
         int,
         typer.Option(min=0, max=1000, help="Short windows on which to search what who knows the future would do."),
@@ -157,6 +174,12 @@ def replay(
         outlook_size=window_size,
         window=Window(begin, until if until is not None else float("inf")),
     )
+    if scaling:
+        plan = msgspec.structs.replace(plan, policies=plan.policies if policy else ["default"])
+        _scale(
+            plan, scaling, startup, preempt, jobs, json, html, shlex.join(["kvrouter", "replay", *(context.obj or ())])
+        )
+        return
     _check(plan, baseline)
     charts = None if html is None else chart_maker()
     workload = load(plan)
@@ -171,6 +194,43 @@ def replay(
         _write(json, as_json(report))
     if html is not None and charts is not None:
         _write(html, page(report, runs, shlex.join(["kvrouter", "replay", *(context.obj or ())]), charts).encode())
+
+
+def _scale(
+    plan: Plan,
+    laws: list[str],
+    startup_s: float,
+    preempt: bool,
+    jobs: int,
+    json: Path | None,
+    html: Path | None,
+    command: str,
+) -> None:
+    """Laws of scaling instead of policies of routing. Raises `ConfigError`."""
+    try:
+        from loadtest.replay.scaling import run, view
+    except ImportError as error:
+        raise ConfigError(
+            f"--scaling needs {error.name}, which is not installed: pip install 'kvrouter[planner]'"
+        ) from None
+    find(plan.policies[0])
+    charts = None if html is None else view.chart_maker()
+    disaggregated = bool(plan.prefill or plan.decode)
+    asked = run.Scaling(
+        plan=plan, laws=list(dict.fromkeys(laws)), startup_s=startup_s, disaggregated=disaggregated, preempt=preempt
+    )
+    outcomes = run.run_laws(asked, jobs)
+    if str(json) == "-":
+        typer.echo(view.as_json(asked, outcomes), nl=False)
+        return
+    console = Console()
+    view.show(asked, outcomes, console if console.is_terminal else Console(width=200))
+    if json is not None:
+        _write(json, view.as_json(asked, outcomes))
+    if html is not None and charts is not None:
+        head, body = view.table_of(outcomes)
+        title = f"Scaling under {' + '.join(plan.traces)}"
+        _write(html, view.page(title, command, head, body, charts(outcomes)).encode())
 
 
 def _check(plan: Plan, baseline: str | None) -> None:

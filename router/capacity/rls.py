@@ -62,6 +62,11 @@ class Rls:
         covariance, size = self._covariance, self._size
         gain = [sum(map(mul, line, row)) for line in covariance]
         uncertain = sum(map(mul, row, gain))
+        if uncertain < 0.0:
+            # Rounding over many samples in one direction has made it no covariance any more: it is learnt anew.
+            covariance = self._restart()
+            gain = [sum(map(mul, line, row)) for line in covariance]
+            uncertain = sum(map(mul, row, gain))
         noise = self._noise
         total = noise * noise + uncertain
         most = _CUT * math.sqrt(total)
@@ -71,8 +76,9 @@ class Rls:
         keep = 1.0 / self._forgetting
         for i in range(size):
             line, g = covariance[i], gain[i] / total
-            for j in range(size):
-                line[j] = (line[j] - g * gain[j]) * keep
+            for j in range(i, size):
+                # Mirrored, so that rounding cannot make it lopsided.
+                line[j] = covariance[j][i] = (line[j] - g * gain[j]) * keep
         if min(self.theta) < 0.0:
             self._lift()
         for i, cap in enumerate(self._cap):
@@ -91,9 +97,14 @@ class Rls:
         self._run = self._run + side if side and self._run * side >= 0 else side
         if abs(self._run) >= _CHANGED:
             self._run, self._noise = 0, _NOISE
-            self._covariance = [
-                [cap if row == column else 0.0 for column in range(self._size)] for row, cap in enumerate(self._cap)
-            ]
+            self._restart()
+
+    def _restart(self) -> list[list[float]]:
+        """As uncertain as the prior was."""
+        self._covariance = [
+            [cap if row == column else 0.0 for column in range(self._size)] for row, cap in enumerate(self._cap)
+        ]
+        return self._covariance
 
     def _lift(self) -> None:
         """Negative coefficients to 0, the others moved along as the samples have tied them together."""

@@ -78,3 +78,15 @@ def test_coefficients_stay_at_zero_or_above() -> None:
         tokens = rng.randint(1, 1000)
         rls.update((1.0, tokens, tokens**2 / 2), 0.001)
         assert min(rls.theta) >= 0.0
+
+
+def test_thousands_of_samples_in_one_direction_leave_it_able_to_learn() -> None:
+    """Rounding may make a covariance lopsided and then negative; the law lives on."""
+    for seed in range(4):
+        rng = random.Random(seed)
+        law = Rls((0.012, 5e-5, 3e-8), spread=(1.5, 0.3, 0.3), floor=0.002)
+        for _ in range(6000):
+            batch = rng.choice([1, 1, 1, 2, 30])
+            x = (1.0, batch, batch * rng.choice([2000.0, 2000.0, 1999.9]))
+            law.update(x, (0.012 + 5e-5 * x[1] + 2.7e-8 * x[2]) * (1 + 1e-4 * rng.gauss(0, 1)))
+        assert law.predict((1.0, 10.0, 20_000.0)) == pytest.approx(0.01304, rel=0.02)

@@ -1,0 +1,223 @@
+"""``kvrouter plan --trace``: what a day of recorded traffic needs, as a cost table and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.replay.plan import Plan as ReplayPlan
+from loadtest.replay.plan import load
+from loadtest.replay.scaling import view
+from loadtest.replay.scaling.days import DAYS, make_day
+from loadtest.replay.scaling.needs import Needs, needs
+from loadtest.replay.scaling.planned import variant_of
+from loadtest.replay.scaling.run import DAY
+from loadtest.replay.workload import Workload
+from loadtest.simulator.settings import find_profile
+from router.capacity.demand import Objective
+from router.capacity.plan import Rules
+from router.capacity.variants import Variant, VariantError, read
+from router.core import Role
+from router.errors import ConfigError
+
+_ALTERNATIVES = 6
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    traces: Sequence[str]
+    objective: Objective
+    variants: Sequence[Variant]
+    slice_s: float = 900.0
+    headroom: float = 0.05
+    survive_failures: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Costs are money for the whole trace."""
+
+    asked: Asked
+    requests: int
+    needs: Needs
+    following: float
+    fixed: float
+    alone: Sequence[tuple[str, float, float]]
+    """(variant, cost of following with it alone, cost of a fixed fleet of it)."""
+
+
+def objective(text: str) -> Objective:
+    """From ``ttft=2,tpot=0.05`` with, if wanted, ``attainment=0.99``. Raises `ConfigError`."""
+    fields = {"ttft": "ttft_s", "tpot": "tpot_s", "attainment": "attainment"}
+    values: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if name.strip() not in fields or not 0.0 < number < float("inf"):
+            raise ConfigError(f"--slo {text}: write it like ttft=2,tpot=0.05 (seconds) or with attainment=0.99")
+        values[fields[name.strip()]] = number
+    if values.get("attainment", 0.5) >= 1.0:
+        raise ConfigError(f"--slo {text}: attainment is a share below 1, like 0.99")
+    return msgspec.convert(values, Objective)
+
+
+def variants(path: Path | None) -> tuple[Variant, ...]:
+    """From a YAML file, or the simulator's 70B engine. Raises `ConfigError`."""
+    if path is None:
+        return (variant_of(find_profile("70b-tp4"), 90.0, "70b-tp4"),)
+    try:
+        return read(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"--variants {path} cannot be read ({error.strerror}): name a YAML file") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--variants {path} is no YAML ({error}): mend the file") from None
+    except VariantError as error:
+        raise ConfigError(f"--variants {path}: {error}") from None
+
+
+def report(asked: Asked) -> Report:
+    """Raises `ConfigError`."""
+    workload = _workload(asked.traces)
+    rules = _rules(asked)
+    found = needs(workload, asked.variants, rules, asked.slice_s)
+    alone = []
+    if len(asked.variants) > 1:
+        for variant in asked.variants[:_ALTERNATIVES]:
+            only = needs(workload, [variant], _rules(asked, [variant]), asked.slice_s)
+            alone.append((variant.name, only.following(), only.fixed([variant])))
+    return Report(
+        asked=asked,
+        requests=len(workload.requests),
+        needs=found,
+        following=found.following(),
+        fixed=found.fixed(asked.variants),
+        alone=alone,
+    )
+
+
+def _workload(traces: Sequence[str]) -> Workload:
+    if traces and traces[0].startswith(DAY):
+        name = traces[0].removeprefix(DAY)
+        if name not in DAYS:
+            raise ConfigError(f"{traces[0]}: there is no such day: it is one of {', '.join(DAY + d for d in DAYS)}")
+        return make_day(name).workload
+    return load(ReplayPlan(traces=list(traces), policies=[]))
+
+
+def _rules(asked: Asked, variants: Sequence[Variant] | None = None) -> Rules:
+    roles = {role for variant in variants or asked.variants for role in variant.roles}
+    return Rules(
+        objective=asked.objective,
+        aggregated=Role.BOTH in roles,
+        disaggregated={Role.PREFILL, Role.DECODE} <= roles,
+        headroom=asked.headroom,
+        survive_failures=asked.survive_failures,
+        most=1024,
+    )
+
+
+def show(found: Report, console: Console) -> None:
+    table = Table(title="What it needs, and when", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in ("from", "requests/s", "cached", "engines", "cost/h", "attained", "binds"):
+        table.add_column(name, justify="left" if name in ("engines", "binds") else "right", no_wrap=True)
+    for row in _rows(found):
+        table.add_row(*row)
+    console.print(table)
+    costs = Table(title="\nWhat it costs", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    costs.add_column("fleet")
+    costs.add_column("engines", no_wrap=True)
+    costs.add_column("cost", justify="right")
+    for row in _costs(found):
+        costs.add_row(*row)
+    console.print(costs)
+    impossible = [one for one in found.needs.slices if "cannot meet it on any variant" in one.plan.why]
+    if impossible:
+        console.print(f"\n{impossible[0].plan.why}", highlight=False)
+
+
+def _rows(found: Report) -> list[list[str]]:
+    return [
+        [
+            _clock(one.begin_s),
+            f"{one.rate:.2f}",
+            f"{one.cached_share:.0%}",
+            _engines(one.plan.desired),
+            f"{one.plan.cost_per_hour:.2f}",
+            "-" if one.plan.attainment is None else f"{one.plan.attainment:.2%}",
+            one.plan.binding,
+        ]
+        for one in found.needs.slices
+    ]
+
+
+def _costs(found: Report) -> list[list[str]]:
+    dearest = max(found.needs.slices, key=lambda one: one.plan.cost_per_hour, default=None)
+    rows = [
+        ["following the traffic", "", f"{found.following:.2f}"],
+        ["fixed, enough all day", "" if dearest is None else _engines(dearest.plan.desired), f"{found.fixed:.2f}"],
+    ]
+    for name, following, fixed in found.alone:
+        rows.append([f"{name} alone, following", "", f"{following:.2f}"])
+        rows.append([f"{name} alone, fixed", "", f"{fixed:.2f}"])
+    return rows
+
+
+def _engines(counts: object) -> str:
+    assert isinstance(counts, dict)
+    return ", ".join(f"{count} {role.value} {name}" for (role, name), count in sorted(counts.items())) or "none"
+
+
+def _clock(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    return f"{minutes // 60:d}:{minutes % 60:02d}"
+
+
+def as_json(found: Report) -> bytes:
+    """Keys (role, variant) are written as ``role/variant``."""
+    slices = [
+        {
+            "begin_s": one.begin_s,
+            "rate": one.rate,
+            "cached_share": one.cached_share,
+            "engines": {f"{role.value}/{name}": n for (role, name), n in one.plan.desired.items()},
+            "cost_per_hour": one.plan.cost_per_hour,
+            "attainment": one.plan.attainment,
+            "binding": one.plan.binding,
+            "why": one.plan.why,
+        }
+        for one in found.needs.slices
+    ]
+    shown = {
+        "requests": found.requests,
+        "following": found.following,
+        "fixed": found.fixed,
+        "alone": [{"variant": n, "following": a, "fixed": b} for n, a, b in found.alone],
+        "slices": slices,
+    }
+    return msgspec.json.format(msgspec.json.encode(shown), indent=2) + b"\n"
+
+
+def html(found: Report, command: str) -> str:
+    """Raises `ConfigError` when the plots' library is not installed."""
+    view.chart_maker()
+    from loadtest.replay.scaling.charts import course
+
+    slices = found.needs.slices
+    keys = sorted({key for one in slices for key in one.plan.desired})
+    lines = {
+        f"{role.value} {name}": [(one.begin_s / 3600, one.plan.desired.get((role, name), 0)) for one in slices]
+        for role, name in keys
+    }
+    plots = [
+        course("Engines", lines, "h"),
+        course("Requests a second, busiest minute", {"rate": [(o.begin_s / 3600, o.rate) for o in slices]}, "h"),
+        course("Cost an hour", {"cost": [(o.begin_s / 3600, o.plan.cost_per_hour) for o in slices]}, "h"),
+    ]
+    head = ["from", "requests/s", "cached", "engines", "cost/h", "attained", "binds"]
+    return view.page(f"What {' + '.join(found.asked.traces)} needs", command, head, _rows(found), plots)

@@ -1,0 +1,177 @@
+"""Runs one workload under several laws of scaling, from the same fleet, and says what each gave and took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+import msgspec
+
+from loadtest.replay.fleet import Fleet, Member
+from loadtest.replay.plan import Plan, load, seeded
+from loadtest.replay.policies.catalogue import find
+from loadtest.replay.results import Result, Slo
+from loadtest.replay.scaling.base import Given
+from loadtest.replay.scaling.catalogue import make_law
+from loadtest.replay.scaling.days import DAYS, make_day
+from loadtest.replay.scaling.planned import Clairvoyant, Planned, variant_of
+from loadtest.replay.scaling.simulation import ScalingSimulation, Step
+from loadtest.replay.workload import Workload
+from loadtest.simulator.settings import SimulatorConfigError, find_profile
+from loadtest.simulator.timing import EngineProfile
+from router.core import Role
+from router.errors import ConfigError
+
+DAY = "day:"
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was asked for."""
+
+    plan: Plan
+    laws: Sequence[str]
+    startup_s: float = 90.0
+    disaggregated: bool = False
+    preempt: bool = True
+    """Batch requests give way to the others."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One law on one workload."""
+
+    law: str
+    requests: int
+    """Interactive ones."""
+    attained: float
+    """Share of them that met both objectives."""
+    ttft_met: float
+    tpot_met: float
+    failed: int
+    batch_done: int
+    engine_hours: float
+    actions: int
+    peak: int
+    most_held: int
+    steps: Sequence[Step]
+    reasons: Sequence[tuple[float, str]] = ()
+    """(seconds, sentence) of the planner's changes."""
+
+
+Progress = Callable[[int], None]
+
+
+def read(scaling: Scaling) -> tuple[Workload, frozenset[int]]:
+    """The workload and the numbers of its latency-tolerant requests. Raises `ConfigError`."""
+    traces = scaling.plan.traces
+    days = [trace.removeprefix(DAY) for trace in traces if trace.startswith(DAY)]
+    if not days:
+        workload = load(scaling.plan)
+        return seeded(workload, scaling.plan, scaling.plan.seeds[0]), frozenset()
+    if len(traces) > 1:
+        raise ConfigError(f"{DAY}{days[0]} is replayed alone: leave the other traces out")
+    if days[0] not in DAYS:
+        raise ConfigError(f"{DAY}{days[0]}: there is no such day: it is one of {', '.join(DAY + d for d in DAYS)}")
+    return make_day(days[0], scaling.plan.seeds[0])
+
+
+def run_laws(scaling: Scaling, jobs: int, progress: Progress = lambda _: None) -> list[Outcome]:
+    """In the order of the laws. `progress` is told how many are done. Raises `ConfigError`."""
+    workload, batch = read(scaling)
+    for law in scaling.laws:
+        make_law(law, _given(scaling, workload, batch), _profile(scaling))
+    if jobs == 1:
+        found = []
+        for done, law in enumerate(scaling.laws):
+            progress(done)
+            found.append(run_law(scaling, workload, batch, law))
+        return found
+    outcomes: dict[str, Outcome] = {}
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        futures = [pool.submit(_elsewhere, scaling, law) for law in scaling.laws]
+        for future in as_completed(futures):
+            outcome = future.result()
+            outcomes[outcome.law] = outcome
+            progress(len(outcomes))
+    return [outcomes[law] for law in scaling.laws]
+
+
+def _elsewhere(scaling: Scaling, law: str) -> Outcome:
+    workload, batch = read(scaling)
+    return run_law(scaling, workload, batch, law)
+
+
+def run_law(scaling: Scaling, workload: Workload, batch: frozenset[int], name: str) -> Outcome:
+    """Every law begins with the fleet that the first requests need; a static one with its own."""
+    profile, given = _profile(scaling), _given(scaling, workload, batch)
+    law = make_law(name, given, profile)
+    first = Clairvoyant(given, variant_of(profile, scaling.startup_s), 1.0).first()
+    if name.startswith("static"):
+        knob = name.partition("@")[2]
+        first = dict.fromkeys(given.roles, int(float(knob or 8)))
+    members = [
+        Member(name=f"{role.value}{number}", profile=profile, role=role, kv_tokens=profile.kv_tokens)
+        for role, count in first.items()
+        for number in range(count)
+    ]
+    simulation = ScalingSimulation(
+        workload,
+        find(scaling.plan.policies[0]),
+        Fleet(members=members),
+        scaling.plan.conditions,
+        law,
+        seed=scaling.plan.seeds[0],
+        startup_s=scaling.startup_s,
+        batch=batch,
+        preempt=scaling.preempt,
+    )
+    run, slo = simulation.run(), scaling.plan.slos[0]
+    ledger = simulation.ledger()
+    counted = [result for result in run.results if result.number not in batch]
+    count = max(len(counted), 1)
+    return Outcome(
+        law=name,
+        requests=len(counted),
+        attained=sum(map(slo.met, counted)) / count,
+        ttft_met=sum(result.ttft_s is not None and result.ttft_s <= slo.ttft_s for result in counted) / count,
+        tpot_met=sum(_tpot_met(result, slo) for result in counted) / count,
+        failed=sum(result.outcome.value != "ok" for result in run.results),
+        batch_done=len(run.results) - len(counted),
+        engine_hours=ledger.engine_s / 3600,
+        actions=ledger.actions,
+        peak=max(step.total for step in ledger.steps),
+        most_held=ledger.held,
+        steps=ledger.steps,
+        reasons=_reasons(law),
+    )
+
+
+def _reasons(law: object) -> list[tuple[float, str]]:
+    match law:
+        case Planned():
+            return [(15.0 * (n + 1), plan.why) for n, plan in enumerate(law.plans) if plan.desired != plan.present]
+        case _:
+            return []
+
+
+def _tpot_met(result: Result, slo: Slo) -> bool:
+    tpot = result.tpot_s
+    return tpot is None or tpot <= slo.tpot_s
+
+
+def _given(scaling: Scaling, workload: Workload, batch: frozenset[int]) -> Given:
+    slo = scaling.plan.slos[0]
+    return Given(
+        roles=[Role.PREFILL, Role.DECODE] if scaling.disaggregated else [Role.BOTH],
+        ttft_s=slo.ttft_s,
+        tpot_s=slo.tpot_s,
+        startup_s=scaling.startup_s,
+        requests=workload.requests,
+        batch=batch,
+    )
+
+
+def _profile(scaling: Scaling) -> EngineProfile:
+    try:
+        return find_profile(scaling.plan.profiles[0])
+    except (SimulatorConfigError, msgspec.ValidationError, OSError) as error:
+        raise ConfigError(f"--engine-profile: {error}") from None

@@ -1,0 +1,131 @@
+"""What ``kvrouter plan`` does: asks a router for its plan and shows it, or plans a recorded day."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from router.errors import ConfigError
+
+KEY_VARIABLE = "KVROUTER_API_KEY"
+
+
+class Offline(msgspec.Struct, frozen=True, kw_only=True):
+    traces: Sequence[str]
+    slo: str
+    variants: Path | None
+    slice_s: float
+    survive_failures: bool
+    json: Path | None
+    html: Path | None
+
+
+def offline(asked: Offline, console: Console) -> None:
+    """Raises `ConfigError`."""
+    try:
+        from loadtest.replay.scaling import plan_cli
+    except ImportError as error:
+        raise ConfigError(
+            f"kvrouter plan needs {error.name}, which is not installed: pip install 'kvrouter[planner]'"
+        ) from None
+    found = plan_cli.report(
+        plan_cli.Asked(
+            traces=asked.traces,
+            objective=plan_cli.objective(asked.slo),
+            variants=plan_cli.variants(asked.variants),
+            slice_s=asked.slice_s,
+            survive_failures=asked.survive_failures,
+        )
+    )
+    if str(asked.json) == "-":
+        sys.stdout.write(plan_cli.as_json(found).decode())
+        return
+    plan_cli.show(found, console)
+    if asked.json is not None:
+        _write(asked.json, plan_cli.as_json(found))
+    if asked.html is not None:
+        command = shlex.join(
+            ["kvrouter", "plan", *(f"--trace={trace}" for trace in asked.traces), f"--slo={asked.slo}"]
+        )
+        _write(asked.html, plan_cli.html(found, command).encode())
+
+
+def live(url: str, json: Path | None, console: Console, timeout_s: float = 30.0) -> None:
+    """Raises `ConfigError` for a router that cannot be reached or has no planner."""
+    answer = _ask(url, timeout_s)
+    if json is not None and str(json) != "-":
+        _write(json, answer)
+    if str(json) == "-":
+        sys.stdout.write(answer.decode())
+        return
+    shown = msgspec.json.decode(answer)
+    if not isinstance(shown, dict) or "plans" not in shown:
+        raise ConfigError(f"{url} does not answer like a kvrouter: give a running router's address")
+    if not shown["enabled"]:
+        raise ConfigError(f"{url} does not plan: set capacity.planner to true (docs/autoscaling.md)")
+    _show(shown, console)
+
+
+def _ask(url: str, timeout_s: float) -> bytes:
+    key = os.environ.get(KEY_VARIABLE)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/debug/plan", headers=headers, timeout=timeout_s)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConfigError(f"{url} cannot be asked ({type(error).__name__}): give a running router's address") from None
+    if answer.status_code == 401:
+        raise ConfigError(f"{url} wants a key, an admin key if it has some: set {KEY_VARIABLE}")
+    if answer.status_code != 200:
+        raise ConfigError(f"{url} answered {answer.status_code}: give a kvrouter's address")
+    return answer.content
+
+
+def _show(shown: dict[str, Any], console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("pool", "does", "has", "wants", "binds", "attains", "rate", "cost/h", "sure"):
+        table.add_column(name, no_wrap=True)
+    for plan in shown["plans"]:
+        attained = plan["attainment"]
+        table.add_row(
+            plan["pool"],
+            f"{plan['action']} ({plan['reason']})",
+            _engines(plan["present"]),
+            _engines(plan["desired"]),
+            plan["binding"],
+            "-" if attained is None else f"{attained:.1%}",
+            f"{plan['rate']:.2f}/s",
+            f"{plan['cost_per_hour']:.2f}",
+            f"{plan['confidence']:.2f}",
+        )
+    console.print(table)
+    for plan in shown["plans"]:
+        console.print(f"\n{plan['pool']}: {plan['why']}.", highlight=False)
+        if plan["marginal"]:
+            console.print(f"  {plan['marginal']}.", highlight=False)
+        for other in plan["alternatives"]:
+            price = (
+                "cannot meet the objective" if other["cost_per_hour"] is None else f"{other['cost_per_hour']:g} an hour"
+            )
+            console.print(f"  rejected: {other['what']}: {price}", highlight=False)
+    if shown["stale_s"] is not None:
+        console.print(f"\nmade {shown['stale_s']:.0f} s ago", highlight=False)
+
+
+def _engines(counts: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(f"{each['count']} {each['role']} {each['variant']}" for each in counts) or "none"
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another file") from None

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from loadtest.replay.scaling.days import DAYS, make_day
+from loadtest.replay.scaling.needs import needs
+from loadtest.replay.scaling.plan_cli import Asked, as_json, objective, report, show, variants
+from loadtest.replay.workload import Workload
+from router.capacity.demand import Objective
+from router.capacity.plan import Rules
+from router.core import Role
+from router.errors import ConfigError
+from tests.support.planning import variant
+from tests.support.replay import SIZE, ask
+
+
+def growing() -> Workload:
+    requests = [ask(n, 30.0 * n, range(900 * n, 900 * n + 125), output=200) for n in range(20)]
+    requests += [ask(n, 600.0 + 0.1 * n, range(900 * n, 900 * n + 125), output=200) for n in range(20, 3000)]
+    return Workload(name="growing", block_size=SIZE, requests=requests)
+
+
+def test_more_traffic_needs_more_and_following_costs_less_than_the_peak_all_day() -> None:
+    found = needs(growing(), [variant()], Rules(), 300.0)
+    totals = [one.plan.total for one in found.slices]
+    assert totals[0] == 1
+    assert totals[-1] > totals[0]
+    assert found.following() < found.fixed([variant()])
+
+
+def test_shared_prefixes_lower_the_need() -> None:
+    own = Workload(
+        name="own", block_size=SIZE, requests=[ask(n, 0.1 * n, range(900 * n, 900 * n + 250)) for n in range(1500)]
+    )
+    shared = Workload(name="shared", block_size=SIZE, requests=[ask(n, 0.1 * n, range(250)) for n in range(1500)])
+    apart, together = (needs(each, [variant()], Rules(), 150.0).slices[0] for each in (own, shared))
+    assert together.cached_share > 0.9 > 0.1 > apart.cached_share
+    assert together.plan.total < apart.plan.total
+
+
+def test_the_answer_is_a_table_and_the_same_as_json(tmp_path: Path) -> None:
+    trace = tmp_path / "day.csv"
+    lines = "\n".join(f"{n / 5},{2000},{150}" for n in range(600))
+    trace.write_text(f"arrival_s,input_length,output_length\n{lines}\n")
+    both = [variant("a", cost_per_hour=5.0), variant("b", speed=0.5, cost_per_hour=3.0)]
+    found = report(Asked(traces=[str(trace)], objective=Objective(), variants=both, slice_s=60.0))
+    console = Console(width=160, file=io.StringIO())
+    show(found, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "following the traffic" in text
+    assert "a alone, fixed" in text
+    shown = msgspec.json.decode(as_json(found))
+    assert len(shown["slices"]) == 2
+    assert shown["following"] <= min(each["following"] for each in shown["alone"]) * 1.03
+
+
+@pytest.mark.parametrize("text", ["2,0.05", "ttft=2,tpot=fast", "ttft=-1", "attainment=2"])
+def test_a_wrong_objective_is_said_in_a_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match="--slo"):
+        objective(text)
+
+
+def test_an_objective_is_read() -> None:
+    assert objective("ttft=3,tpot=0.1,attainment=0.95") == Objective(ttft_s=3.0, tpot_s=0.1, attainment=0.95)
+
+
+def test_variants_that_cannot_be_read_are_said_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        variants(tmp_path / "none.yaml")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("variants: [{name: a, cost: 1}]")
+    with pytest.raises(ConfigError, match="cost"):
+        variants(bad)
+    assert variants(None)[0].roles[0] is Role.BOTH
+
+
+@pytest.mark.parametrize("name", ["shift", "batch"])
+def test_days_are_the_same_every_time_and_by_time(name: str) -> None:
+    assert name in DAYS
+    one, other = make_day(name), make_day(name)
+    assert one == other
+    times = [request.at for request in one.workload.requests]
+    assert times == sorted(times)
+    assert bool(one.batch) == (name == "batch")
