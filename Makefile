@@ -11,7 +11,7 @@ MINUTES ?= 10
 SOAK_MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare overload chaos soak up down lock clean
+.PHONY: help install demo test test-vllm check audit fix e2e bench loadtest compare overload chaos soak up down lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ check: install ## format, lint, types, layers and what no file may name
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/project
+
+audit: install ## known vulnerabilities of the locked dependencies, as PyPI tells them
+	@$(BIN)/python .ci/audit.py requirements.lock
 
 fix: install ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -1,12 +1,17 @@
-"""uvicorn's HTTP protocol with a bound on a request's head, and refusals in OpenAI's error shape.
+"""uvicorn's HTTP protocol with a bound on a request's head, stricter framing, and refusals in OpenAI's error shape.
 
-llhttp keeps a head of any length in memory until it ends, and uvicorn answers what it cannot parse in plain text.
+llhttp keeps a head of any length in memory until it ends, and uvicorn answers what it cannot parse in plain text. Two
+parties that disagree on where a request ends can be made to see different requests (RFC 9112, 11.2). So what llhttp
+lets through and another hop might read otherwise is refused: codings other than a plain ``chunked``, any coding in
+HTTP/1.0, several Host fields or none. An offer to upgrade is taken out of the head: llhttp would take the body for
+the other protocol's, and nothing is upgraded here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -21,6 +26,28 @@ def bounded_http(max_header_bytes: int) -> Callable[..., asyncio.Protocol]:
         return BoundedHttp(max_header_bytes, *args, **options)
 
     return make
+
+
+_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:[^\r\n]*", re.IGNORECASE)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """`data`, which begins with a head, without the head's Upgrade fields, if the head is whole."""
+    end = data.find(b"\r\n\r\n")
+    if end < 0 or _UPGRADE.search(data, 0, end) is None:
+        return data
+    return _UPGRADE.sub(b"", data[:end]) + data[end:]
+
+
+def _plainly_framed(headers: Sequence[tuple[bytes, bytes]], version: str) -> bool:
+    """Whether everybody reads the same framing and the same host out of these fields."""
+    hosts = 0
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
+            return False
+    return hosts == 1 or (hosts == 0 and version == "1.0")
 
 
 _LINGER_S = 1.0
@@ -40,6 +67,8 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        if self._in_head and not self._head_bytes:
+            data = _without_upgrade(data)
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -55,6 +84,9 @@ class BoundedHttp(HttpToolsProtocol):
             if size > self._limit:
                 self._too_large = True
                 raise ValueError("the head is too large")
+        if self.parser.should_upgrade() or not _plainly_framed(self.headers, self.parser.get_http_version()):
+            # uvicorn answers what a callback raises like what its parser refuses.
+            raise ValueError("the request could be read in two ways")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -137,7 +137,8 @@ def request_headers(
 
 
 def response_headers(raw: Iterable[tuple[bytes, bytes]], *, keep_length: bool = True) -> list[tuple[bytes, bytes]]:
-    """Fields of an engine's answer that go to the client, repeated ones kept in order.
+    """Fields of an engine's answer that go to the client, repeated ones kept in order; what this router itself says
+    there cannot be said by an engine.
 
     `keep_length` False: the body is edited on its way, so its length is not the engine's.
     """
@@ -146,7 +147,10 @@ def response_headers(raw: Iterable[tuple[bytes, bytes]], *, keep_length: bool = 
     return [
         (name, value)
         for name, value in raw
-        if name not in _RESPONSE_DENIED and name not in named and (keep_length or name != b"content-length")
+        if name not in _RESPONSE_DENIED
+        and name not in named
+        and not name.startswith(b"x-kvrouter-")
+        and (keep_length or name != b"content-length")
     ]
 
 

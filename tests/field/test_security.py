@@ -163,6 +163,8 @@ async def test_sec_04_administration_is_not_reachable_without_a_key() -> None:
 
 
 KNOWN = {
+    "/is_paused",
+    "/is_sleeping",
     "/health",
     "/v1/models",
     "/metrics",
@@ -219,28 +221,61 @@ async def test_sec_06_no_target_reaches_another_path_or_host() -> None:
         assert (await at.chat()).status_code == 200
 
 
-SMUGGLING = [
-    b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /sleep HTTP/1.1\r\n\r\n",
-    b"content-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
-    b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n0\r\n\r\n",
-    b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
-    b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n",
-    b"content-length: +5\r\n\r\nabcde",
-    b"content-length: 0x5\r\n\r\nabcde",
-    b" content-length: 5\r\n\r\nabcde",
-    b"x: y\nz: w\r\ncontent-length: 2\r\n\r\n{}",
-    b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
-    b"transfer-encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n",
-    b"x-null: a\0b\r\ncontent-length: 2\r\n\r\n{}",
-]
+SMALL = b'{"model":"stub","messages":[]}'
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMALL), SMALL)
+LENGTH = b"content-length: %d\r\n\r\n" % len(SMALL) + SMALL
+SECOND = b"GET /sleep HTTP/1.1\r\nhost: r\r\n\r\n"
+SMUGGLING = {
+    "length and coding": b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNKED,
+    "coding and length": b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n" + CHUNKED,
+    "two lengths": b"content-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+    "the same length twice": b"content-length: %d\r\n" % len(SMALL) + LENGTH,
+    "a list of lengths": b"content-length: 5, 5\r\n\r\nabcde",
+    "signed length": b"content-length: +5\r\n\r\nabcde",
+    "hex length": b"content-length: 0x5\r\n\r\nabcde",
+    "length with a gap": b"content-length: 1 2\r\n\r\n" + b"a" * 12,
+    "empty length": b"content-length:\r\n\r\nabcde",
+    "length beyond 64 bits": b"content-length: 99999999999999999999999\r\n\r\nabcde",
+    "space before the colon": b"content-length : 5\r\n\r\nabcde",
+    "coding twice": b"transfer-encoding: chunked, chunked\r\n\r\n" + CHUNKED,
+    "coding in two fields": b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNKED,
+    "coding and identity": b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n" + CHUNKED,
+    "identity and coding": b"transfer-encoding: identity, chunked\r\n\r\n" + CHUNKED,
+    "another coding first": b"transfer-encoding: gzip, chunked\r\n\r\n" + CHUNKED,
+    "an unknown coding": b"transfer-encoding: xchunked\r\n\r\n" + CHUNKED,
+    "a coding with a parameter": b"transfer-encoding: chunked;q=1\r\n\r\n" + CHUNKED,
+    "a quoted coding": b'transfer-encoding: "chunked"\r\n\r\n' + CHUNKED,
+    "a vertical tab": b"transfer-encoding: \x0bchunked\r\n\r\n" + CHUNKED,
+    "a space before the coding's colon": b"transfer-encoding : chunked\r\n\r\n" + CHUNKED,
+    "a folded value": b"x: a\r\n b\r\n" + LENGTH,
+    "a folded coding": b"transfer-encoding:\r\n chunked\r\n\r\n" + CHUNKED,
+    "a field that begins with a space": b" content-length: 5\r\n\r\nabcde",
+    "bare line feeds": b"x: y\nz: w\r\n" + LENGTH,
+    "a bare line feed at the head's end": b"content-length: 2\r\n\n{}",
+    "a bare carriage return": b"x: a\rtransfer-encoding: chunked\r\n" + LENGTH,
+    "a zero byte": b"x: a\0b\r\n" + LENGTH,
+    "a control character in a name": b"x\x01: b\r\n" + LENGTH,
+    "a line without a colon": b"xyz\r\n" + LENGTH,
+    "two hosts": b"host: other\r\n" + LENGTH,
+    "a chunk beyond 64 bits": b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
+    "a negative chunk": b"transfer-encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n",
+    "a hex prefix": b"transfer-encoding: chunked\r\n\r\n0x" + CHUNKED,
+    "a space before the chunk's size": b"transfer-encoding: chunked\r\n\r\n " + CHUNKED,
+    "a chunk without a size": b"transfer-encoding: chunked\r\n\r\n\r\n" + CHUNKED,
+    "chunks by line feeds": b"transfer-encoding: chunked\r\n\r\n" + CHUNKED.replace(b"\r\n", b"\n"),
+    "a line feed in an extension": b"transfer-encoding: chunked\r\n\r\n" + CHUNKED.replace(b"\r\n", b";a\nb\r\n", 1),
+    "a zero byte in an extension": b"transfer-encoding: chunked\r\n\r\n" + CHUNKED.replace(b"\r\n", b";\0\r\n", 1),
+    "a chunk longer than its size": b"transfer-encoding: chunked\r\n\r\n" + CHUNKED.replace(b"}\r\n", b"}XX\r\n", 1),
+    "a length in the trailer": b"transfer-encoding: chunked\r\n\r\n" + CHUNKED[:-2] + b"content-length: 9\r\n\r\n",
+}
 
 
-@pytest.mark.parametrize("number", range(len(SMUGGLING)))
-async def test_sec_06_a_second_request_cannot_be_smuggled_in_the_first(number: int) -> None:
+@pytest.mark.parametrize("kind", SMUGGLING)
+async def test_sec_06_a_second_request_cannot_be_smuggled_in_the_first(kind: str) -> None:
     async with field(serve) as at, connected(at.router) as client:
-        await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\n" + SMUGGLING[number])
-        client.writer.write_eof()
+        await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\n" + SMUGGLING[kind] + SECOND)
         async with asyncio.timeout(10):
+            # The router closes the connection itself: whatever it made of the request, nothing follows on it.
             answered = await client.closed()
         statuses = [int(part[:3]) for part in answered.split(b"HTTP/1.1 ")[1:]]
         assert len(statuses) <= 1
@@ -248,6 +283,44 @@ async def test_sec_06_a_second_request_cannot_be_smuggled_in_the_first(number: i
         assert at.calls == 0
         assert "/sleep" not in at.engine.targets
         assert (await at.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("line", [b"POST /v1/chat/completions HTTP/1.0", b"POST /v1/chat/completions HTTP/1.1"])
+async def test_sec_06_old_and_hostless_requests_are_not_read_by_guesswork(line: bytes) -> None:
+    """A transfer coding in HTTP/1.0, and no host in HTTP/1.1."""
+    async with field(serve) as at, connected(at.router) as client:
+        await client.send(line + b"\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNKED)
+        async with asyncio.timeout(10):
+            assert b"400" in (await client.closed()).splitlines()[0]
+        assert at.calls == 0
+
+
+async def test_sec_06_an_offer_to_upgrade_is_passed_over_and_its_body_is_read() -> None:
+    offer = ("connection: upgrade, http2-settings", "Upgrade: h2c", "http2-settings: AAMAAABkAAQAAP__")
+    async with field(serve) as at, connected(at.router) as client:
+        for _ in range(2):
+            assert (await client.ask(post(CHAT, BODY, *offer))).status == 200
+        for call in at.engine.calls:
+            assert call.body == BODY
+            assert {name for name, _ in call.request.headers} & {b"upgrade", b"http2-settings"} == set()
+
+
+async def test_sec_06_an_offer_to_upgrade_that_comes_in_pieces_is_refused() -> None:
+    async with field(serve) as at, connected(at.router) as client:
+        await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\nconnection: upgrade\r\n")
+        await asyncio.sleep(0.05)
+        await client.send(b"upgrade: h2c\r\n" + LENGTH + SECOND)
+        async with asyncio.timeout(10):
+            assert b"400" in (await client.closed()).splitlines()[0]
+        assert at.calls == 0
+
+
+async def test_sec_01_an_absolute_target_is_not_dialled() -> None:
+    async with RawServer(canary) as trap, field(serve) as at, connected(at.router) as client:
+        target = f"{trap.url}{CHAT}".encode()
+        assert (await client.ask(post(CHAT, BODY).replace(CHAT.encode(), target, 1))).status == 200
+        assert trap.connections == 0
+        assert at.calls == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -59,6 +59,10 @@ def test_a_session_id_is_read_and_passed_on() -> None:
     assert routing == {"x-session-id": "s1"}
 
 
+def test_an_engine_cannot_speak_for_the_router() -> None:
+    assert response_headers([(b"x-kvrouter-endpoint", b"forged"), (b"x-own", b"1")]) == [(b"x-own", b"1")]
+
+
 def test_an_edited_body_loses_its_length() -> None:
     raw = [(b"content-length", b"5"), (b"content-type", b"text/event-stream")]
     assert response_headers(raw, keep_length=False) == [(b"content-type", b"text/event-stream")]
