@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -253,6 +254,8 @@ class EngineEstimate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of these past their first token."""
     step_s: float = 0.0
     """One decode step with what decodes now; 0 when nothing does."""
+    delayed_per_s: float = 0.0
+    """Seconds that others will wait for a second of prefill behind a second of backlog (`router.capacity.pace`)."""
     output_tokens: float = 256.0
     """Expected of a request that does not say."""
     capacity_tokens: int = 0
@@ -263,6 +266,9 @@ class EngineEstimate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Never filled since the engine started."""
     coldest_at: float = 0.0
     """When the block that would be evicted next was last used."""
+    users: Mapping[int, int] = MappingProxyType({})
+    """Of every `users_stride`-th block of the prompts in flight there, how many of them have it. A live view."""
+    users_stride: int = 1
 
 
 class Candidate(msgspec.Struct, frozen=True):

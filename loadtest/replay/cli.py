@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from loadtest.replay import study_cli
 from loadtest.replay.page import chart_maker, page
 from loadtest.replay.plan import Plan, fleet, load, run_all
 from loadtest.replay.policies.catalogue import CATALOGUE, find
 from loadtest.replay.report import as_json, make_report
-from loadtest.replay.results import Run, Slo, Window
+from loadtest.replay.results import Run, Slo, Window, slo_headers
 from loadtest.replay.scaling.base import LAWS
 from loadtest.replay.scaling.days import DAYS
 from loadtest.replay.simulation import Conditions
@@ -33,13 +34,13 @@ _POLICIES = ("default", "round-robin", "least-requests", "llm-d", "lmetric", "po
 def replay(
     context: typer.Context,
     traces: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="TRACE...",
             help=f"JSONL, CSV or request log, gzipped or not; or synthetic:NAME with one of {', '.join(KINDS)}; "
             f"with --scaling also day:NAME with one of {', '.join(DAYS)}.",
         ),
-    ],
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,11 +133,25 @@ def replay(
         Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON; - for standard output.")
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Run a matrix of replays from a YAML file; TRACE is the folder of its traces."
+        ),
+    ] = None,
+    results: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where a study keeps its runs, so that it can be continued.")
+    ] = Path("study-results"),
 ) -> None:
     """What each routing policy would have given this traffic: times, goodput, hit rate, regret. No engine is needed.
 
     Drives the router's own scheduling code against simulated engines on a virtual clock. See docs/replay.md.
     """
+    if study is not None:
+        study_cli.run(study, traces[0] if traces else Path(), results, jobs)
+        return
+    if not traces:
+        raise ConfigError("there is nothing to replay: name a trace, or a study with --study")
     names = list(policy or _POLICIES)
     if names == ["all"]:
         names = list(CATALOGUE)
@@ -167,7 +182,7 @@ def replay(
             cache_answers=cache_answers,
             transfer_s=hand_off[0] / 1e3,
             transfer_token_s=hand_off[1] / 1e6,
-            headers=_slo_headers(slos[0]) if send_slo else {},
+            headers=slo_headers(slos[0]) if send_slo else {},
         ),
         slos=slos,
         outlooks=windows,
@@ -261,10 +276,6 @@ def _run(plan: Plan, workload: Workload, jobs: int) -> list[Run]:
 
 def _slo(text: str) -> Slo:
     return Slo(*_pair("--slo", text, "2,0.05"))
-
-
-def _slo_headers(slo: Slo) -> dict[str, str]:
-    return {"x-llm-d-slo-ttft-ms": f"{slo.ttft_s * 1e3:g}", "x-llm-d-slo-tpot-ms": f"{slo.tpot_s * 1e3:g}"}
 
 
 def _pair(option: str, text: str, example: str) -> tuple[float, float]:

@@ -88,6 +88,11 @@ class Slo(msgspec.Struct, frozen=True):
         return result.tpot_s is None or result.tpot_s <= self.tpot_s
 
 
+def slo_headers(slo: Slo) -> dict[str, str]:
+    """How a client names its objectives."""
+    return {"x-llm-d-slo-ttft-ms": f"{slo.ttft_s * 1e3:g}", "x-llm-d-slo-tpot-ms": f"{slo.tpot_s * 1e3:g}"}
+
+
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """A distribution in seconds."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from router.capacity.laws import Laws, Profile, Segment, pairs, steps
+from router.capacity.pace import Pace
 from router.capacity.recency import Recency
 from router.core import EngineEstimate
 
@@ -16,8 +18,11 @@ _OVERDUE = 1.5
 """How many times its expected prefill a request may take that shows no first token, before it counts as decoding."""
 _FULL = 0.97
 """Share of the KV space in use from which prompts may wait for memory rather than for computing."""
+_STALE_S = 10.0
+"""After so long without an event an estimate is made anew, for what the pace forgets."""
 _COLD = 2
 """Prefills of a new engine that are no samples: connections, kernels and graphs are made then."""
+_NOBODY: Mapping[int, int] = MappingProxyType({})
 
 
 class Flight:
@@ -87,6 +92,7 @@ class Load:
         "_kv_area",
         "_kv_tokens",
         "_loading",
+        "_pace",
         "_pairs",
         "_prefill_steps",
         "_progress_at",
@@ -108,6 +114,7 @@ class Load:
         self._pairs = 0.0
         self._decoding = 0
         self._loading = 0
+        self._pace = Pace()
         self._kv_tokens = 0.0
         self._progress_at = 0.0
         self._segment: Segment | None = None
@@ -142,6 +149,7 @@ class Load:
             self._waiting[flight] = None
             self._tokens += flight.tokens
             self._pairs += flight.pairs
+            self._pace.add(self.laws.prefill_s(flight.tokens, flight.pairs), now)
         else:
             self._loading += 1
         self._estimate = None
@@ -282,7 +290,7 @@ class Load:
 
     def _made(self, now: float) -> EngineEstimate:
         laws, recency = self.laws, self.recency
-        self._valid_until = float("inf")
+        self._valid_until = now + _STALE_S
         head_s = 0.0
         while self._waiting:
             head = next(iter(self._waiting))
@@ -291,7 +299,7 @@ class Load:
                 break
             due = self._progress_at + _OVERDUE * (head_s + laws.step_s(self._decoding, self._kv_tokens))
             if now < due:
-                self._valid_until = due
+                self._valid_until = min(due, self._valid_until)
                 break
             self._begins(head, now)
             self._progress_at = now
@@ -320,11 +328,14 @@ class Load:
             requests=len(self._waiting) + self._loading + self._decoding,
             decoding=self._decoding,
             step_s=laws.step_s(self._decoding, self._kv_tokens),
+            delayed_per_s=self._pace.delayed_per_s(now),
             output_tokens=laws.output_tokens,
             capacity_tokens=0 if recency is None else recency.capacity * recency.unit,
             held_tokens=0 if recency is None else recency.held_tokens,
             free_tokens=0 if recency is None else recency.free_tokens,
             coldest_at=now if coldest is None else coldest,
+            users=_NOBODY if recency is None else recency.users,
+            users_stride=1 if recency is None else recency.stride,
         )
 
 

@@ -9,7 +9,8 @@ tokens. Without events the same list says what is still cached.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 _UNIT = 512
 """Tokens between two blocks that are followed."""
@@ -18,20 +19,22 @@ _UNIT = 512
 class Recency:
     """One endpoint. Times are the caller's."""
 
-    __slots__ = ("_free", "_held", "_stride", "capacity", "reserved", "unit")
+    __slots__ = ("_free", "_held", "capacity", "reserved", "stride", "unit", "users")
 
     def __init__(self, block_size: int, capacity_tokens: int) -> None:
-        self._stride = max(_UNIT // block_size, 1)
-        self.unit = self._stride * block_size
+        self.stride = max(_UNIT // block_size, 1)
+        self.unit = self.stride * block_size
         self.capacity = max(capacity_tokens // self.unit, 1)
         self.reserved = 0
         """Tokens that answers in flight are expected to need."""
         self._held: dict[int, int] = {}
+        self.users: Mapping[int, int] = MappingProxyType(self._held)
+        """Followed blocks of requests in flight, and how many of these have each. A live view."""
         self._free: OrderedDict[int, float] = OrderedDict()
 
     def sample(self, block_hashes: Sequence[int]) -> Sequence[int]:
         """The blocks of a prompt that are followed."""
-        return block_hashes[self._stride - 1 :: self._stride]
+        return block_hashes[self.stride - 1 :: self.stride]
 
     def take(self, sampled: Sequence[int]) -> None:
         """A request with these blocks was dispatched."""

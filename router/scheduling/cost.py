@@ -1,8 +1,10 @@
 """What a request would cost on each candidate, term by term, in seconds. PURE.
 
     pending       prefill that was dispatched there and is not done
-  + own           this prompt's own prefill, weighted
+  + own           this prompt's own prefill
+  - reuse         of that, what is charged to others who will use it there
   + steps         decode steps that run along until its first token
+  + delay         how much longer those who come later will wait for it
   + interference  what its prefill puts on the answers under way
   + answer        how long the answer will take at the pace of the batch it joins, and how much longer it makes theirs
   + memory        waiting for KV space
@@ -10,12 +12,13 @@
   + slo           by how much the request's own objectives would be missed
 
 docs/scheduling.md tells where each weight comes from. Times of one prefill and one step are `EngineEstimate`'s laws.
+`costs` is the sum alone for many candidates, which every decision waits for; `local` is the same with its terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import ceil, exp
+from collections.abc import Mapping, Sequence
+from math import ceil, exp, inf
 
 import msgspec
 
@@ -23,9 +26,11 @@ from router.core import Candidate, EngineEstimate, InferenceRequest, Inflight, L
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    own: float = 1.5
-    interference: float = 0.1
-    answer: float = 0.5
+    own: float = 1.0
+    reuse: float = 1.0
+    delay: float = 1.0
+    interference: float = 0.02
+    answer: float = 0.3
     memory: float = 1.0
     eviction: float = 0.5
     horizon_s: float = 120.0
@@ -39,7 +44,9 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
     total: float
     pending: float
     own: float
+    reuse: float
     steps: float
+    delay: float
     interference: float
     answer: float
     memory: float
@@ -57,6 +64,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     output: float
     """Expected of the answer, in tokens."""
+    delayed_per_s: float = 0.0
+    """`EngineEstimate.delayed_per_s`, the mean over the candidates: an engine that gets few prompts just because its
+    own are long must not be taken for one on which long prompts delay nobody."""
+    shared_tokens: int = 0
+    """Of the prompt, what the candidate that has most of it has."""
+    reused: float = 0.0
+    """Share of that, were it computed elsewhere, which others would use: n / (n + 1) with n in flight that have it."""
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
 
@@ -66,19 +80,41 @@ _TPOT = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 _EXPECTED = 256.0
 
 
-def ask(request: InferenceRequest, prompt: TokenizedPrompt, leg: Leg, like: EngineEstimate | None) -> Ask:
-    """`like`: an estimate that tells how long answers are. Objectives count when their headers are trusted, since the
-    front hides all others."""
+def ask(request: InferenceRequest, prompt: TokenizedPrompt, leg: Leg, candidates: Sequence[Candidate]) -> Ask:
+    """`candidates`: all that the cost will be compared on, at least one. Objectives count when their headers are
+    trusted, since the front hides all others."""
+    like = candidates[0].estimate
     expected = _EXPECTED if like is None else like.output_tokens
     most = request.max_tokens
     headers = request.routing_headers
+    rates = [candidate.estimate.delayed_per_s for candidate in candidates if candidate.estimate is not None]
+    shared, reused = _shared(prompt, candidates)
     return Ask(
         tokens=prompt.token_count,
         block_size=prompt.block_size,
         output=1.0 if leg is Leg.PREFILL else expected if most is None or most > expected else float(most),
+        delayed_per_s=sum(rates) / len(rates) if rates else 0.0,
+        shared_tokens=shared,
+        reused=reused,
         slo_ttft_s=_objective(headers, _TTFT) if headers else None,
         slo_tpot_s=_objective(headers, _TPOT) if headers and leg is Leg.DECODE else None,
     )
+
+
+def _shared(prompt: TokenizedPrompt, candidates: Sequence[Candidate]) -> tuple[int, float]:
+    """(tokens of the prompt that somebody has, what of them requests in flight there would use)"""
+    matches = [candidate.match.blocks for candidate in candidates]
+    most = max(matches)
+    if not most:
+        return 0, 0.0
+    estimate = candidates[matches.index(most)].estimate
+    if estimate is None:
+        return 0, 0.0
+    followed = most - most % estimate.users_stride
+    if not 0 < followed <= len(prompt.block_hashes):
+        return 0, 0.0
+    users = estimate.users.get(prompt.block_hashes[followed - 1], 0)
+    return followed * prompt.block_size, users / (users + 1)
 
 
 def _objective(headers: Mapping[str, str], names: tuple[str, ...]) -> float | None:
@@ -92,6 +128,57 @@ def _objective(headers: Mapping[str, str], names: tuple[str, ...]) -> float | No
                 return None
             return value if 0.0 < value < float("inf") else None
     return None
+
+
+def costs(what: Ask, candidates: Sequence[Candidate], weights: Weights, now: float) -> list[float]:
+    """`local(...).total` of each candidate, written for speed: a decision waits for all of them. A test holds the two
+    together."""
+    count, size, output = what.tokens, what.block_size, what.output
+    whole = count - 1 if count else 0
+    w_own, w_interference, w_memory, horizon = weights.own, weights.interference, weights.memory, weights.horizon_s
+    w_answer, w_eviction, delay = weights.answer * output, weights.eviction, weights.delay * what.delayed_per_s
+    objectives = what.slo_ttft_s is not None or what.slo_tpot_s is not None
+    shared, reused = what.shared_tokens, weights.reuse * what.reused
+    found: list[float] = []
+    for candidate in candidates:
+        inflight, estimate = candidate.inflight, candidate.estimate
+        if estimate is None or objectives or inflight.requests > estimate.requests:
+            found.append(local(what, candidate, weights, now).total)
+            continue
+        cached = candidate.match.blocks * size
+        if cached >= count:
+            cached = whole
+        new = count - cached
+        token_s, step_s, decoding = estimate.token_s, estimate.step_s, estimate.decoding
+        own = estimate.overhead_s + new * (token_s + estimate.pair_s * (cached + 0.5 * new))
+        slower = estimate.step_seq_s + estimate.step_kv_s * count
+        share = 1.0
+        if cached < shared:
+            share -= reused * (shared - cached) / new
+            own *= share
+        pending = estimate.queued_s
+        if pending:
+            done = now - estimate.head_at
+            most = 0.95 * estimate.head_s
+            pending -= most if done > most else done
+        total = pending + own * (w_own + w_interference * decoding + delay * (pending + 0.5 * own))
+        if step_s:
+            room = estimate.chunk - decoding
+            total += (0.5 + ceil((estimate.queued_tokens + new) / (room if room > 0 else 1))) * step_s
+            total += w_answer * (step_s + slower + decoding * slower)
+        else:
+            total += w_answer * (estimate.step_base_s + slower + decoding * slower)
+        capacity = estimate.capacity_tokens
+        if capacity:
+            needed = new + output
+            evicted = needed - estimate.free_tokens
+            if evicted > 0:
+                total += w_eviction * share * evicted * token_s * exp((estimate.coldest_at - now) / horizon)
+            wanted = estimate.held_tokens + needed
+            if wanted > capacity:
+                total += w_memory * (wanted - capacity) / wanted * estimate.output_tokens * step_s
+        found.append(total)
+    return found
 
 
 def local(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Terms:
@@ -117,20 +204,29 @@ def local(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Term
             queued += ahead
         decoding += others
         step_s = (step_s or estimate.step_base_s) + others * estimate.step_seq_s
-    steps = ceil((queued + new) / (estimate.chunk - decoding if decoding < estimate.chunk else 1)) * step_s
+    # Half a step more: it comes in the middle of one.
+    steps = (0.5 + ceil((queued + new) / (estimate.chunk - decoding if decoding < estimate.chunk else 1))) * step_s
     memory, eviction = _space(what, estimate, new, step_s, now, weights.horizon_s)
     slower = estimate.step_seq_s + estimate.step_kv_s * count
     tpot = (step_s or estimate.step_base_s) + slower
     ttft = pending + own + steps + memory
     slo = _missed(what, ttft, tpot) if what.slo_ttft_s is not None or what.slo_tpot_s is not None else 0.0
+    # The work that is charged to this request; the rest is for those who will find it done.
+    charged = own
+    if cached < what.shared_tokens:
+        share = 1.0 - weights.reuse * what.reused * (what.shared_tokens - cached) / new
+        charged *= share
+        eviction *= share
     weighted = weights.own * own
-    interference = weights.interference * own * decoding
+    reuse = weights.own * (charged - own)
+    delay = weights.delay * what.delayed_per_s * charged * (pending + 0.5 * charged)
+    interference = weights.interference * charged * decoding
     answer = weights.answer * what.output * (tpot + decoding * slower)
     memory *= weights.memory
     eviction *= weights.eviction
     slo *= weights.slo
-    total = pending + weighted + steps + interference + answer + memory + eviction + slo
-    return Terms(total, pending, weighted, steps, interference, answer, memory, eviction, slo, ttft, tpot)
+    total = pending + weighted + reuse + steps + delay + interference + answer + memory + eviction + slo
+    return Terms(total, pending, weighted, reuse, steps, delay, interference, answer, memory, eviction, slo, ttft, tpot)
 
 
 def handed(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Terms:
@@ -150,7 +246,40 @@ def handed(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Ter
     memory *= weights.memory
     eviction *= weights.eviction
     total = transfer + 1.5 * step_s + answer + memory + eviction + slo
-    return Terms(total, transfer, 0.0, 1.5 * step_s, 0.0, answer, memory, eviction, slo, ttft, tpot)
+    return Terms(total, transfer, 0.0, 0.0, 1.5 * step_s, 0.0, 0.0, answer, memory, eviction, slo, ttft, tpot)
+
+
+def cheapest_handed(what: Ask, candidates: Sequence[Candidate], weights: Weights, now: float) -> int:
+    """Index of the candidate whose `handed(...).total` is least."""
+    count, size, output = what.tokens, what.block_size, what.output
+    w_memory, w_eviction, horizon = weights.memory, weights.eviction, weights.horizon_s
+    w_answer = weights.answer * output
+    objectives = what.slo_ttft_s is not None or what.slo_tpot_s is not None
+    least, best = inf, 0
+    for index, candidate in enumerate(candidates):
+        inflight, estimate = candidate.inflight, candidate.estimate
+        if estimate is None or objectives or inflight.requests > estimate.requests:
+            total = handed(what, candidate, weights, now).total
+        else:
+            moved = count - candidate.match.blocks * size
+            if moved < 1:
+                moved = 1
+            step_s = estimate.step_s or estimate.step_base_s
+            slower = estimate.step_seq_s + estimate.step_kv_s * count
+            total = estimate.transfer_base_s + moved * estimate.transfer_token_s + 1.5 * step_s
+            total += w_answer * (step_s + slower + estimate.decoding * slower)
+            capacity = estimate.capacity_tokens
+            if capacity:
+                needed = moved + output
+                evicted = needed - estimate.free_tokens
+                if evicted > 0:
+                    total += w_eviction * evicted * estimate.token_s * exp((estimate.coldest_at - now) / horizon)
+                wanted = estimate.held_tokens + needed
+                if wanted > capacity:
+                    total += w_memory * (wanted - capacity) / wanted * estimate.output_tokens * step_s
+        if total < least:
+            least, best = total, index
+    return best
 
 
 def _space(

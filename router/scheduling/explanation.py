@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from router.core import Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
+from router.core import Candidate, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
 from router.scheduling.cost import Terms, Weights, ask, local, predicted_s
 
 
@@ -50,7 +50,12 @@ def explain(
     request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision, candidates: Sequence[Candidate], now: float
 ) -> Explanation:
     """`decision` as the scheduler made it over `candidates`, with its scores."""
-    rows = [(_terms(request, prompt, candidate, now), candidate) for candidate in candidates]
+    rows = [
+        (local(what, candidate, _WEIGHTS, now), candidate)
+        for leg, those in _by_leg(candidates).items()
+        for what in (ask(request, prompt, leg, those),)
+        for candidate in those
+    ]
     rows.sort(key=lambda row: row[0].total)
     return Explanation(
         reason=decision.reason,
@@ -63,9 +68,13 @@ def explain(
     )
 
 
-def _terms(request: InferenceRequest, prompt: TokenizedPrompt, candidate: Candidate, now: float) -> Terms:
-    leg = Leg.PREFILL if candidate.endpoint.role.value == "prefill" else Leg.DECODE
-    return local(ask(request, prompt, leg, candidate.estimate), candidate, _WEIGHTS, now)
+def _by_leg(candidates: Sequence[Candidate]) -> Mapping[Leg, Sequence[Candidate]]:
+    """Those that are compared with each other: who only prefills is no alternative to who serves."""
+    groups: dict[Leg, list[Candidate]] = {}
+    for candidate in candidates:
+        leg = Leg.PREFILL if candidate.endpoint.role is Role.PREFILL else Leg.DECODE
+        groups.setdefault(leg, []).append(candidate)
+    return groups
 
 
 def _row(prompt: TokenizedPrompt, decision: Decision, terms: Terms, candidate: Candidate) -> Row:

@@ -8,12 +8,16 @@ Scorers take the whole list and return a list (64 candidates a request make a ca
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from router.core import Candidate, InferenceRequest, Leg, TokenizedPrompt
+
+
+def _nobody(_decode: Candidate) -> Sequence[Candidate]:
+    return ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,8 +32,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """The candidate already chosen for the other leg, if any."""
     decoders: Sequence[Candidate] = ()
     """For a decider: who may decode, the chosen one first."""
-    prefillers: Sequence[Candidate] = ()
-    """For a decider: who may prefill for the chosen one."""
+    rank_prefillers: Callable[[Candidate], Sequence[Candidate]] = _nobody
+    """For a decider: who may prefill for that decode candidate, best first as the prefill profile has it; empty when
+    nobody may. Ranked when asked for, and not a second time."""
 
 
 @runtime_checkable
@@ -67,8 +72,6 @@ class Verdict(msgspec.Struct, frozen=True):
     """A short word from a bounded set: a metric label."""
     decode: Candidate | None = None
     """Of `Context.decoders`: who should decode, where the decider knows better than the decode profile."""
-    prefill: Candidate | None = None
-    """Of `Context.prefillers`: who should prefill for it, where it knows better than the prefill profile."""
 
 
 @runtime_checkable

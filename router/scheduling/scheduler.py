@@ -27,6 +27,7 @@ _RETRY_AFTER_S = 1
 
 # An enum member costs a descriptor call each time it is looked up on its class, once for each candidate.
 _PREFILL, _DECODE = Role.PREFILL, Role.DECODE
+_NO_PREFILLER = "pd-no-prefiller"
 
 
 class Scheduler:
@@ -83,7 +84,7 @@ class Scheduler:
         separate = len(candidates) > decoders or chosen.state.endpoint.role is Role.DECODE
         if not separate or context.request.api is Api.OTHER:
             return ranked, (), "aggregated"
-        able = [candidate for candidate in candidates if candidate.state.endpoint.role is not _DECODE]
+        helpers = _Helpers(self._prefill, context, candidates, table)
         asked = Context(
             request=context.request,
             prompt=context.prompt,
@@ -91,7 +92,7 @@ class Scheduler:
             now=context.now,
             rng=context.rng,
             decoders=ranked,
-            prefillers=able,
+            rank_prefillers=helpers.rank,
         )
         try:
             verdict = self._decider.plugin.decide(asked, chosen)
@@ -101,26 +102,52 @@ class Scheduler:
         if verdict.decode is not None:
             ranked, chosen = _first(verdict.decode, ranked), verdict.decode
         if not verdict.disaggregate:
-            return ranked, (), verdict.reason
-        chosen_id = chosen.state.endpoint.id
-        prefillers = [candidate for candidate in able if candidate.state.endpoint.id != chosen_id]
-        if not prefillers:
-            return ranked, (), "pd-no-prefiller"
+            return ranked, (), helpers.why if verdict.reason == _NO_PREFILLER else verdict.reason
+        found = helpers.rank(chosen)
+        return ranked, tuple(found), verdict.reason if found else helpers.why
+
+
+class _Helpers:
+    """Who may prefill, ranked when it is asked for: a decider that keeps the prompt where it is may never ask."""
+
+    __slots__ = ("_candidates", "_context", "_for", "_profile", "_ranked", "_table", "why")
+
+    def __init__(
+        self, profile: Profile, context: Context, candidates: Sequence[Candidate], table: ScoreTable | None
+    ) -> None:
+        self._profile = profile
+        self._context = context
+        self._candidates = candidates
+        self._table = table
+        self._for: Candidate | None = None
+        self._ranked: Sequence[Candidate] = ()
+        self.why = _NO_PREFILLER
+        """Why the last ranking was empty."""
+
+    def rank(self, decode: Candidate) -> Sequence[Candidate]:
+        if self._for is not decode:
+            self._for = decode
+            self._ranked = self._run(decode)
+        return self._ranked
+
+    def _run(self, decode: Candidate) -> Sequence[Candidate]:
+        self.why = _NO_PREFILLER
+        able = [
+            candidate
+            for candidate in self._candidates
+            if candidate.state.endpoint.role is not _DECODE and candidate is not decode
+        ]
+        if not able:
+            return ()
+        asked = self._context
         leg = Context(
-            request=context.request,
-            prompt=context.prompt,
-            leg=Leg.PREFILL,
-            now=context.now,
-            rng=context.rng,
-            peer=chosen,
+            request=asked.request, prompt=asked.prompt, leg=Leg.PREFILL, now=asked.now, rng=asked.rng, peer=decode
         )
         try:
-            helpers = self._prefill.run(leg, prefillers, table)
+            return self._profile.run(leg, able, self._table)
         except DrainedError as drained:
-            return ranked, (), "pd-saturated" if drained.saturated else "pd-filtered"
-        if verdict.prefill is not None:
-            helpers = _first(verdict.prefill, helpers)
-        return ranked, tuple(helpers), verdict.reason
+            self.why = "pd-saturated" if drained.saturated else "pd-filtered"
+            return ()
 
 
 def _first(chosen: Candidate, ranked: Sequence[Candidate]) -> Sequence[Candidate]:

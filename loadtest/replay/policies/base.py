@@ -65,6 +65,8 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     """Age that scraped metrics reach before they are scraped again; None: as the whole replay has it."""
     pooled: bool = False
     """All engines share one cache: only a bound may do that."""
+    product: bool = False
+    """The product's own scheduler, not a formula of the field."""
 
 
 class Cost(Protocol):

@@ -39,7 +39,7 @@ def contestant(name: str, settings: Callable[[World], SchedulingSettings] | Sche
             forget=models.forget,
         )
 
-    return Contestant(name=name, build=build)
+    return Contestant(name=name, build=build, product=True)
 
 
 def one_profile(

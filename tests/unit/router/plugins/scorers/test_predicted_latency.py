@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from router.core import Candidate, EngineEstimate, InferenceRequest
 from router.errors import ConfigError
 from router.plugins.scorers.predicted_latency import PredictedLatencyScorer
-from router.scheduling.cost import Terms, Weights, ask, assumed, local
+from router.scheduling.cost import Terms, Weights, ask, assumed, cheapest_handed, costs, handed, local
 from tests.support.scheduling import NOW, candidate, context, prompt, request
 
 SCORER = PredictedLatencyScorer()
@@ -42,7 +42,7 @@ def scores(*candidates: Candidate, blocks: int = 256, asked: InferenceRequest | 
 
 
 def terms(one: Candidate, blocks: int = 256, asked: InferenceRequest | None = None) -> Terms:
-    what = ask(asked or request(), prompt(blocks), context().leg, one.estimate)
+    what = ask(asked or request(), prompt(blocks), context().leg, [one])
     return local(what, one, Weights(), NOW)
 
 
@@ -137,6 +137,53 @@ def test_scores_lie_in_0_to_1_and_somebody_has_1(pool: list[tuple[int, float, in
     found = scores(*known, blocks=blocks)
     assert max(found) == 1.0
     assert all(0.0 < score <= 1.0 for score in found)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 300), st.floats(0, 100), st.integers(0, 300), st.integers(0, 10**6), st.booleans()),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(0, 256),
+    st.sampled_from(({}, {"x-llm-d-slo-ttft-ms": "300"}, {"x-llm-d-slo-tpot-ms": "20"})),
+)
+def test_the_sum_that_decides_is_the_sum_of_the_terms_that_are_explained(
+    pool: list[tuple[int, float, int, int, bool]], blocks: int, headers: dict[str, str]
+) -> None:
+    known = [
+        engine(str(i), matched=m, queued_s=q, head_s=q / 2, head_at=NOW - 1.0, queued_tokens=int(q * 9000), decoding=d,
+               requests=d * alone, step_s=0.02 * bool(d), capacity_tokens=450_000, held_tokens=h, delayed_per_s=q / 50)
+        for i, (m, q, d, h, alone) in enumerate(pool)
+    ]  # fmt: skip
+    known.append(candidate("unknown", prefill_tokens=9000, inflight=1))
+    held = prompt(blocks).block_hashes
+    known.append(engine("hot", matched=blocks // 2, users=dict.fromkeys(held, 3)))
+    what = ask(request(routing_headers=headers), prompt(blocks), context().leg, known)
+    assert costs(what, known, Weights(), NOW) == pytest.approx([local(what, c, Weights(), NOW).total for c in known])
+    handed_over = [handed(what, c, Weights(), NOW).total for c in known]
+    assert handed_over[cheapest_handed(what, known, Weights(), NOW)] == pytest.approx(min(handed_over))
+
+
+def test_a_queue_costs_more_the_more_others_will_come_to_wait_in_it() -> None:
+    """And the price is the pool's: an engine that is given few prompts is not the one to take the long ones."""
+    queued = {"queued_s": 1.0, "queued_tokens": 9000, "requests": 1}
+    calm, rushed = terms(engine(**queued)), terms(engine(**queued, delayed_per_s=2.0))
+    assert calm.delay == 0.0 < rushed.delay
+    assert rushed.delay == pytest.approx(2.0 * rushed.own * (rushed.pending + rushed.own / 2))
+    assert scores(engine("a", delayed_per_s=0.1), engine("b", delayed_per_s=3.0)) == [1.0, 1.0]
+
+
+def test_a_prefix_that_many_ask_for_is_computed_again_before_those_who_hold_it_are_crowded() -> None:
+    held = dict.fromkeys(prompt(256).block_hashes, 30)
+    busy = {"matched": 250, "decoding": 8, "requests": 8, "step_s": 0.015}
+    crowded, alone = engine("a", **busy, users=held), engine("a", **busy, users={})
+    assert scores(alone, engine("b"))[1] < 1.0
+    assert scores(crowded, engine("b"))[1] == 1.0
+    what = ask(request(), prompt(256), context().leg, [crowded, engine("b")])
+    cold = local(what, engine("b"), Weights(), NOW)
+    assert -cold.own < cold.reuse < -0.9 * cold.own
+    assert cold.ttft == terms(engine("b")).ttft
 
 
 def test_a_weight_below_0_is_refused_by_name() -> None:
