@@ -63,7 +63,7 @@ class RedisIndex:
         journal_limit: int = 20_000,
         dispatch_ttl_s: float = 5.0,
         look_round_s: float = 0.5,
-        lease_s: float = 2.5,
+        lease_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._memory = memory

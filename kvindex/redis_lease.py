@@ -32,8 +32,8 @@ class LeaseKeeper:
         router: str,
         *,
         routers: Callable[[], int] = lambda: 1,
-        lease_s: float = 2.5,
-        renew_s: float = 0.6,
+        lease_s: float = 2.0,
+        renew_s: float = 0.5,
     ) -> None:
         self._make_store = store
         self._router = router
