@@ -6,7 +6,6 @@ engine says in a body never gets into an error.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from typing import Any
 
@@ -14,6 +13,7 @@ import httpx
 import msgspec
 
 from router.core import Endpoint
+from router.upstream.patience import within
 from router.upstream.relay import Relay, RelayOptions
 from router.upstream.transport import RelayTransport
 
@@ -86,17 +86,17 @@ class ControlClient:
             headers["x-data-parallel-rank"] = str(endpoint.rank)
         limit = self._timeout_s if timeout_s is None else timeout_s
         try:
-            async with (
-                asyncio.timeout(limit),
-                self._client.stream(method, endpoint.url + path, content=content, headers=headers) as response,
-            ):
-                return await self._body(response)
+            return await within(limit, self._exchange(method, endpoint.url + path, content, headers))
         except (TimeoutError, httpx.TimeoutException):
             raise ControlError("timeout") from None
         except httpx.ConnectError:
             raise ControlError("refused") from None
         except (httpx.TransportError, httpx.InvalidURL):
             raise ControlError("broken") from None
+
+    async def _exchange(self, method: str, url: str, content: bytes | None, headers: dict[str, str]) -> bytes:
+        async with self._client.stream(method, url, content=content, headers=headers) as response:
+            return await self._body(response)
 
     async def _body(self, response: httpx.Response) -> bytes:
         if not response.is_success:

@@ -17,6 +17,7 @@ from router.core import Endpoint
 from router.ports import UpstreamBroken, UpstreamRefused
 from router.upstream.connection import Connection, Limits, RelayResponse
 from router.upstream.connections import Connections
+from router.upstream.patience import within
 from router.wire.http_head import OriginError, parse_origin, request_head
 
 
@@ -151,18 +152,24 @@ class Relay:
         connections.connecting += 1
         self._schedule_sweep(loop)
         try:
-            async with asyncio.timeout(self._options.connect_timeout_s):
-                await loop.create_connection(
+            await within(
+                self._options.connect_timeout_s,
+                loop.create_connection(
                     lambda: connection,
                     origin.host,
                     origin.port,
                     ssl=self._tls() if origin.tls else None,
                     server_hostname=self._options.tls_server_name if origin.tls else None,
-                )
+                ),
+            )
         except TimeoutError:
             raise UpstreamRefused("no connection within the time allowed") from None
         except OSError as error:
             raise UpstreamRefused(f"no connection: {_reason(error)}") from error
+        except asyncio.CancelledError:
+            # It may stand already, and nobody takes it.
+            connection.abort()
+            raise
         finally:
             connections.connecting -= 1
         if self._closed or not connection.usable:
