@@ -51,6 +51,8 @@ class Stream:
         self._wake()
 
     def fail(self, error: Exception) -> None:
+        """What was gathered and not yet sent is lost with the engine."""
+        self._grown.clear()
         self._error = error
         self._wake()
 

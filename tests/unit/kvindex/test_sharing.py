@@ -172,7 +172,8 @@ async def test_a_router_that_joins_goes_on_from_the_store_where_the_engine_has_f
     engine.requests.clear()
     second = await join(engine)
     await until(lambda: second.index.mode(E) is Mode.EXACT and second.index.match(CHAIN) == ALL)
-    assert engine.requests == [engine.sequence - 1]
+    # Asked again where the answer is slow to come, and always from there.
+    assert set(engine.requests) == {engine.sequence - 1}
     engine.publish(removed([8]))
     await until(lambda: second.index.match(CHAIN) == {E: Match(7, 7)})
 
