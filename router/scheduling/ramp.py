@@ -26,7 +26,10 @@ def open_to_more(
     `requests(endpoint_id)`: this router's in flight. `now` in monotonic seconds, `slow_start_s` 0 for no ramp.
     """
     since = now - slow_start_s
-    if not any(state.on_trial or (state.since is not None and state.since > since) for state in states):
+    for state in states:
+        if state.on_trial or (state.since is not None and state.since > since):
+            break
+    else:
         return states
     settled = [state for state in states if not state.on_trial and (state.since is None or state.since <= since)]
     free = [state for state in states if _free(state, settled, requests, now, slow_start_s)]

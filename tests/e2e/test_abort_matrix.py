@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -56,10 +56,10 @@ class Scene(NamedTuple):
         recent = (entry for engine in engines for entry in engine.engine.ledger.recent(1000))
         return [entry for entry in recent if entry.path.startswith(path)]
 
-    def generated(self) -> int:
-        """Most tokens of an answer that is being made."""
+    def generating(self) -> list[int]:
+        """Tokens so far of each answer that is being made."""
         cores = [driver.core for engine in self.decode for driver in engine.engine.ranks]
-        return max((request.generated for core in cores for request in core.running), default=0)
+        return [request.generated for core in cores for request in core.running if request.generated > 1]
 
     @property
     def at_rest(self) -> bool:
@@ -87,6 +87,7 @@ async def scene(redis: RedisServer, *, split: bool) -> AsyncIterator[Scene]:
         "retries__backoff_ms": 20_000.0,
         "retries__backoff_max_ms": 20_000.0,
         "retries__max_attempts": 4,
+        "flow_control__max_requests_per_endpoint": 1,
         "scheduling__plugins": [{"type": always}],
         "scheduling__decider": always,
     }
@@ -164,8 +165,20 @@ STAGES = (
         lambda at: _idle_after(at, at.decode),
     ),
     # Streamed, tokens flow; not streamed, the engine works and nothing is to be seen of it.
-    Stage("generation", _nobody, lambda at: at.generated() > 1),
+    Stage("generation", _nobody, lambda at: at.generating()),
 )
+
+
+def asking(text: str, *, stream: bool) -> dict[str, Any]:
+    return {
+        "model": "sim-model",
+        "messages": [{"role": "user", "content": f"{text} {LONG}"}],
+        "max_tokens": 2000,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+
+
 CASES = [(shape, stage) for stage in STAGES for shape in stage.shapes]
 
 
@@ -178,16 +191,9 @@ async def test_a_client_that_leaves_stops_the_work(
     for engine in at.engines:
         engine.engine.ledger = Ledger()
     stage.hurts(at)
-    body = {
-        "model": "sim-model",
-        "messages": [{"role": "user", "content": f"{stage.name} {stream} {LONG}"}],
-        "max_tokens": 2000,
-        "ignore_eos": True,
-        "stream": stream,
-    }
     try:
         async with connected(at.router) as client:
-            await client.send(post(CHAT, dumped(body)))
+            await client.send(post(CHAT, dumped(asking(f"{stage.name} {stream}", stream=stream))))
             await until(lambda: stage.reached(at))
             asked, gone_at = at.asked(at.engines), time.time()
             client.reset()
@@ -197,6 +203,30 @@ async def test_a_client_that_leaves_stops_the_work(
         assert at.asked(at.engines) - asked <= (1 if stage.name == "between-the-legs" else 0)
     finally:
         at.hurt(at.engines)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("shape", ["aggregated", "disaggregated"])
+async def test_a_client_that_leaves_the_queue_is_sent_nowhere(
+    scenes: dict[str, Scene], shape: str, stream: bool
+) -> None:
+    at = scenes[shape]
+    for engine in at.engines:
+        engine.engine.ledger = Ledger()
+    gate = at.router.app.gate
+    async with AsyncExitStack() as stack:
+        for number in range(len(at.decode)):
+            blocker = await stack.enter_async_context(connected(at.router))
+            await blocker.send(post(CHAT, dumped(asking(f"blocker {number} {stream}", stream=True))))
+            await until(lambda number=number: len(at.generating()) == number + 1)
+        asked = at.asked(at.engines)
+        async with connected(at.router) as client:
+            await client.send(post(CHAT, dumped(asking(f"queued {stream}", stream=stream))))
+            await until(lambda: gate.queued == 1)
+            client.reset()
+        await until(lambda: gate.queued == 0)
+        assert at.asked(at.engines) == asked
+    await until(lambda: at.at_rest)
 
 
 @pytest.mark.parametrize("shape", ["aggregated", "disaggregated"])
