@@ -28,6 +28,7 @@ from router.core import Leg
 from router.director import Director
 from router.distrust import Distrust
 from router.flowcontrol.admission import Admission
+from router.flowcontrol.key_limits import KeyLimits
 from router.flowcontrol.saturation import Watch
 from router.gate import Gate
 from router.holders import ResponseHolders
@@ -146,6 +147,9 @@ class App:
             observers.append(flow)
         if settings.server.access_log:
             observers.append(AccessLog())
+        self._limits = KeyLimits(assembly.key_rates(settings), clock)
+        observers.append(self._limits)
+        self._rates = assembly.rate_sharing(settings, self._limits, self._shared)
         self._request_log = assembly.request_log(settings)
         if self._request_log is not None:
             observers.append(self._request_log)
@@ -180,6 +184,7 @@ class App:
             rng=rng,
             estimates=self.engines.estimate,
             slow_start_s=settings.pool.slow_start_s,
+            prompt_limit=assembly.prompt_limit(settings),
         )
         views = Views(
             version=version("kvrouter"),
@@ -193,6 +198,7 @@ class App:
             decisions=decisions,
             keys=lambda: self.front.keys,
             plugin_failures=self._plugin_failures,
+            rate_limited=self._limits.refused,
             loop_lag=self._lag,
             slots=self._slots(admission, holders, decisions),
             clock=clock,
@@ -229,6 +235,7 @@ class App:
                 lifecycle=self.lifecycle,
                 keys=keys,
                 settings=front_settings,
+                limits=self._limits,
                 clock=clock,
                 gate=gate,
                 surface=surface,
@@ -251,6 +258,7 @@ class App:
                 "queued": lambda: self.gate.queued,
                 "held_places": self.gate.held,
                 "upstream_busy": lambda: sum(count.open - count.idle for count in relay.counts().values()),
+                "limited": lambda: sum(self._limits.active().values()),
                 "tokenizing": lambda: tokenization.under_way,
             },
             kept={
@@ -281,6 +289,8 @@ class App:
         self.supervisor.spawn("index housekeeping", self.indexing.run)
         self.supervisor.spawn("loop lag", self._lag.run)
         self.supervisor.spawn("stalls", self._stalls.run)
+        if self._rates is not None:
+            self.supervisor.spawn("rates", self._rates.run)
         self._events.start()
         self.monitor.start()
         self._feeds.follow(self._discoveries)
@@ -296,6 +306,8 @@ class App:
         self.pool.set_endpoints(assembly.endpoint_specs(settings))
         self._feeds.follow(discoveries)
         self.director.scheduler = scheduler
+        self.director.prompt_limit = assembly.prompt_limit(settings)
+        self._limits.apply(assembly.key_rates(settings))
         for front in self._fronts.values():
             front.keys = keys
         for gate in self._gates.values():
@@ -312,6 +324,8 @@ class App:
         if self._shared is not None:
             await self._shared.index.aclose()
             await self._shared.board.aclose()
+        if self._rates is not None:
+            await self._rates.aclose()
         await self.tokenization.aclose()
         await self._relay.aclose()
         await self._control.aclose()
@@ -382,7 +396,7 @@ async def _serve(
             listener,
             settle_s=settings.server.settle_s,
             grace_s=settings.server.shutdown_grace_s,
-            max_header_bytes=settings.server.max_header_bytes,
+            limits=assembly.client_limits(settings),
             keepalive_s=settings.server.keepalive_s,
             on_reload=None if watcher is None else watcher.request,
             tls=app.certificates.to_clients,

@@ -21,10 +21,12 @@ from kvindex.redis_store import RedisStore
 from router.api.callers import TrustedPeers
 from router.api.front import FrontSettings
 from router.api.gate import Gate, Surface
+from router.api.http_protocol import ClientLimits
 from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
 from router.controls import EngineTokenize
 from router.errors import ConfigError
+from router.flowcontrol.key_limits import KeyLimits, Rate
 from router.flowcontrol.objectives import Objective, Objectives
 from router.flowcontrol.queues import Limits as QueueSize
 from router.flowcontrol.queues import QueueLimits, Queues
@@ -48,6 +50,8 @@ from router.pool.scraper import ScrapePolicy
 from router.pool.spec import EndpointSpec, KvEventsSpec
 from router.pool.stall import StallPolicy
 from router.ports import Clock
+from router.prompt_limit import PromptLimit
+from router.rate_sharing import RateSharing
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
 from router.scheduling.epc import EpcResult, load_epc
@@ -65,6 +69,9 @@ from router.upstream.relay import RelayOptions
 from router.wire.hosts import is_loopback
 
 _TOKENIZE_S = 1.0
+_RATES = tuple(
+    f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")
+)
 _EXPLAINING = ("x-kvrouter-endpoint", "x-kvrouter-prefill-endpoint", "x-kvrouter-matched-tokens", "x-kvrouter-decision")
 
 
@@ -255,6 +262,46 @@ def priorities(settings: Settings) -> list[int]:
     return sorted({*(known.priority for known in flow.objectives), *(known.priority for known in flow.classes)})
 
 
+def client_limits(settings: Settings) -> ClientLimits:
+    server = settings.server
+    return ClientLimits(
+        header_bytes=server.max_header_bytes,
+        head_s=server.head_timeout_s,
+        body_idle_s=server.body_idle_timeout_s,
+        body_s=server.body_timeout_s,
+        send_s=server.send_timeout_s,
+        connections=server.max_connections,
+    )
+
+
+def key_rates(settings: Settings) -> dict[str, Rate]:
+    """By the keys' names, and under "" of those who come without one."""
+    default, burst_s = settings.limits, settings.limits.burst_s
+    rates = {"": default} | {entry.name: entry.rate or default for entry in settings.server.api_keys}
+    return {
+        name: Rate(
+            requests_per_min=rate.requests_per_min,
+            tokens_per_min=rate.tokens_per_min,
+            concurrent=rate.concurrent,
+            burst_s=burst_s,
+        )
+        for name, rate in rates.items()
+    }
+
+
+def prompt_limit(settings: Settings) -> PromptLimit:
+    limits = settings.limits
+    return PromptLimit(tokens=limits.max_prompt_tokens, by_model=limits.refuse_over_model_len)
+
+
+def rate_sharing(settings: Settings, limits: KeyLimits, shared: Shared | None) -> RateSharing | None:
+    """None where there is no Redis. Raises `ConfigError`."""
+    if shared is None:
+        return None
+    board = shared.board
+    return RateSharing(redis_link(settings), limits, namespace=settings.redis.namespace, routers=lambda: board.routers)
+
+
 def key_ring(settings: Settings) -> KeyRing:
     return KeyRing(_key(entry) for entry in settings.server.api_keys)
 
@@ -413,5 +460,5 @@ def with_cors(app: Any, settings: Settings) -> Any:
         allow_origins=list(origins),
         allow_methods=["*"],
         allow_headers=["*"],
-        expose_headers=["x-request-id", *_EXPLAINING],
+        expose_headers=["x-request-id", "retry-after", *_RATES, *_EXPLAINING],
     )

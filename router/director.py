@@ -35,6 +35,7 @@ from router.legs import EngineRefused, Legs
 from router.observability.events import Observer, Outcome
 from router.pool.models import serving
 from router.ports import CUT, Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization
+from router.prompt_limit import NO_LIMIT, PromptLimit
 from router.scheduling.explanation import explain as explanation
 from router.scheduling.ramp import open_to_more
 from router.scheduling.scheduler import Scheduler
@@ -50,7 +51,7 @@ _NO_PROMPT = TokenizedPrompt(token_ids=(), source=TokenSource.NONE, token_count=
 
 
 class Director:
-    """`scheduler` may be replaced at run time (configuration reload).
+    """`scheduler` and `prompt_limit` may be replaced at run time (configuration reload).
 
     `refresh_models` asks the engines which models they serve, at most once a second: for a name nobody is known for.
 
@@ -76,6 +77,7 @@ class Director:
         rng: random.Random,
         estimates: Callable[[str], EngineEstimate | None] = lambda _: None,
         slow_start_s: float = 0.0,
+        prompt_limit: PromptLimit = NO_LIMIT,
     ) -> None:
         self._pool = pool
         self._refresh_models = refresh_models
@@ -92,6 +94,7 @@ class Director:
         self._clock = clock
         self._rng = rng
         self._estimates = estimates
+        self.prompt_limit = prompt_limit
         self._slow_start_s = slow_start_s
 
     async def serve(self, request: InferenceRequest, reply: Reply) -> None:
@@ -125,6 +128,7 @@ class Director:
             prompt = await self._tokenization.tokenize(request, serving(request.model, self._pool.snapshot()))
             states = self._eligible(request)
         trip.prompt = prompt
+        self.prompt_limit.check(request, prompt, states)
         tokenized_at = self._clock()
         trip.tokenize_s = tokenized_at - started
 

@@ -2,14 +2,18 @@
 
 x RouterError            (500 server_error)
   + InvalidRequest       400 invalid_request_error
+    + ContextTooLong     400
   + Unauthorized         401 authentication_error
   + Forbidden            403 permission_error
   + NotFound             404 not_found_error
     + ModelNotFound      404
   + MethodNotAllowed     405 invalid_request_error
+  + RequestTimeout       408 invalid_request_error
   + PayloadTooLarge      413 invalid_request_error
+  + UnsupportedEncoding  415 invalid_request_error
   + HeadersTooLarge      431 invalid_request_error
   + Overloaded           429 rate_limit_error (with Retry-After)
+    + RateLimited        429 (with x-ratelimit-*)
   + UpstreamFailed       502 upstream_error
   + NoEndpoint           503 service_unavailable
   + ShuttingDown         503 service_unavailable
@@ -19,6 +23,8 @@ x ConfigError            stops the start: one sentence that names the key and th
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -52,6 +58,10 @@ class InvalidRequest(RouterError):
     status, type = 400, "invalid_request_error"
 
 
+class ContextTooLong(InvalidRequest):
+    code = "context_length_exceeded"
+
+
 class Unauthorized(RouterError):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
@@ -83,6 +93,17 @@ class MethodNotAllowed(RouterError):
         return [*super().headers(), *([] if self.allow is None else [(b"allow", self.allow.encode())])]
 
 
+class RequestTimeout(RouterError):
+    status, type, code = 408, "invalid_request_error", "request_timeout"
+
+
+class UnsupportedEncoding(RouterError):
+    status, type, code = 415, "invalid_request_error", "unsupported_content_encoding"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"accept-encoding", b"identity")]
+
+
 class PayloadTooLarge(RouterError):
     status, type = 413, "invalid_request_error"
 
@@ -93,6 +114,20 @@ class HeadersTooLarge(RouterError):
 
 class Overloaded(RouterError):
     status, type, code = 429, "rate_limit_error", "router_overloaded"
+
+
+class RateLimited(Overloaded):
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, *, retry_after_s: int | None = None, fields: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """`fields`: what is left of the rates, as header fields."""
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.fields = tuple(fields)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), *self.fields]
 
 
 class UpstreamFailed(RouterError):

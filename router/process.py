@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from router.api.http_protocol import bounded_http
+from router.api.http_protocol import ClientLimits, Connections
 from router.api.lifecycle import Lifecycle
 from router.settings import Settings
 
@@ -30,6 +30,18 @@ _SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class _Server(uvicorn.Server):
     """uvicorn without its signal handling: it would close its listener before readiness could turn red."""
+
+    def __init__(self, connections: Connections, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        looking = asyncio.create_task(self._connections.run(), name="client connections")
+        try:
+            await super().serve(sockets)
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,7 +77,7 @@ class Process:
         *,
         settle_s: float,
         grace_s: float,
-        max_header_bytes: int = 64 * 1024,
+        limits: ClientLimits,
         keepalive_s: int = 75,
         on_reload: Callable[[], None] | None = None,
         tls: ssl.SSLContext | None = None,
@@ -79,8 +91,8 @@ class Process:
         self._on_reload = on_reload
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._server = _server(asgi, max_header_bytes, keepalive_s, tls)
-        self._admin = None if admin is None else (_server(admin[0], max_header_bytes, keepalive_s, tls), admin[1])
+        self._server = _server(asgi, limits, keepalive_s, tls)
+        self._admin = None if admin is None else (_server(admin[0], limits, keepalive_s, tls), admin[1])
 
     def stop(self) -> None:
         """First call: begin to end. Second: cut what still runs."""
@@ -139,12 +151,14 @@ class Process:
             await asyncio.gather(waiting, hurried, return_exceptions=True)
 
 
-def _server(asgi: Callable[..., Any], max_header_bytes: int, keepalive_s: int, tls: ssl.SSLContext | None) -> _Server:
+def _server(asgi: Callable[..., Any], limits: ClientLimits, keepalive_s: int, tls: ssl.SSLContext | None) -> _Server:
+    connections = Connections(limits)
     return _Server(
+        connections,
         uvicorn.Config(
             asgi,
             # uvicorn calls it as it would the class.
-            http=cast(Any, bounded_http(max_header_bytes)),
+            http=cast(Any, connections),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -155,5 +169,5 @@ def _server(asgi: Callable[..., Any], max_header_bytes: int, keepalive_s: int, t
             timeout_keep_alive=keepalive_s,
             timeout_graceful_shutdown=int(_CUT_SECONDS),
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
-        )
+        ),
     )

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 LIVE = (
     "endpoints",
     "discovery",
+    "limits",
     "server.api_keys",
     "server.api_keys_file",
     "server.admin_keys",

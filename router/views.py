@@ -40,6 +40,7 @@ class Views:
         decisions: RecentDecisions,
         keys: Callable[[], KeyRing],
         plugin_failures: Mapping[str, int],
+        rate_limited: Mapping[str, int],
         loop_lag: LoopLag,
         slots: Slots,
         clock: Clock,
@@ -55,6 +56,7 @@ class Views:
         self._decisions = decisions
         self._keys = keys
         self._plugin_failures = plugin_failures
+        self._rate_limited = rate_limited
         self._loop_lag = loop_lag
         self._slots = slots
         self._clock = clock
@@ -73,6 +75,9 @@ class Views:
 
     def plugin_failures(self) -> Mapping[str, int]:
         return self._plugin_failures
+
+    def rate_limited(self) -> Mapping[str, int]:
+        return self._rate_limited
 
     def task_restarts(self) -> Mapping[str, int]:
         return {report.name: report.failures for report in self._supervisor.reports() if report.failures}

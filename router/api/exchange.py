@@ -22,7 +22,18 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    __slots__ = ("_cut", "_gone", "_receive", "_send", "_streaming", "_task", "ended", "request_id", "started")
+    __slots__ = (
+        "_cut",
+        "_gone",
+        "_receive",
+        "_send",
+        "_streaming",
+        "_task",
+        "ended",
+        "fields",
+        "request_id",
+        "started",
+    )
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -32,6 +43,8 @@ class Exchange:
         self._cut = False
         self._streaming = False
         self.request_id: str | None = None
+        self.fields: list[tuple[bytes, bytes]] = []
+        """Put on the answer, whatever it is."""
         self.started = False
         self.ended = False
 
@@ -111,6 +124,7 @@ class Exchange:
         self._streaming = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
         )
+        headers += self.fields
         if self.request_id is not None:
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

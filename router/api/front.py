@@ -22,11 +22,11 @@ from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Api, InferenceRequest
-from router.errors import InvalidRequest, MethodNotAllowed, RouterError
+from router.errors import InvalidRequest, MethodNotAllowed, RouterError, UnsupportedEncoding
 from router.ports import Reply
 from router.wire.headers import accepted_request_id, request_headers
-from router.wire.kv_transfer import strip_transfer_params
-from router.wire.openai import NOTHING, parse_request
+from router.wire.kv_transfer import strip_generate_params, strip_transfer_params
+from router.wire.openai import GENERATE_PATH, NOTHING, parse_request
 from router.wire.priority import with_priority
 from router.wire.splice import splice
 
@@ -34,7 +34,10 @@ logger = logging.getLogger(__name__)
 
 PATHS: dict[str, Api] = {
     "/v1/chat/completions": Api.CHAT,
+    "/v1/chat/completions/render": Api.OTHER,
     "/v1/completions": Api.COMPLETIONS,
+    "/v1/completions/render": Api.OTHER,
+    GENERATE_PATH: Api.OTHER,
     "/v1/responses": Api.RESPONSES,
     "/v1/messages": Api.MESSAGES,
     "/v1/messages/count_tokens": Api.OTHER,
@@ -73,6 +76,25 @@ class Journey(Protocol):
     async def explain(self, request: InferenceRequest, reply: Reply) -> None: ...
 
 
+class RequestLimits(Protocol):
+    """What each API key may ask for (`router.flowcontrol.key_limits`)."""
+
+    def enter(self, key: str) -> list[tuple[bytes, bytes]]:
+        """Lets a request in, or raises `RouterError`. Returns header fields for its answer."""
+        ...
+
+    def leave(self, key: str) -> None: ...
+
+
+class Unlimited:
+    """Everybody may ask for as much as they like."""
+
+    def enter(self, key: str) -> list[tuple[bytes, bytes]]:
+        return []
+
+    def leave(self, key: str) -> None: ...
+
+
 class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     forward_authorization: bool = False
@@ -96,6 +118,7 @@ class Front:
         lifecycle: Lifecycle,
         keys: KeyRing,
         settings: FrontSettings,
+        limits: RequestLimits | None = None,
         clock: Callable[[], float],
         gate: Gate | None = None,
         surface: Surface = Surface.ALL,
@@ -107,6 +130,7 @@ class Front:
         self._lifecycle = lifecycle
         self.keys = keys
         self._settings = settings
+        self._limits = limits or Unlimited()
         self._clock = clock
         self._gate = gate or Gate(KeyRing(), lambda: self.keys, loopback=True, surface=surface)
         self._inference = surface is not Surface.ADMINISTRATION
@@ -144,26 +168,25 @@ class Front:
         arrived_at = self._clock()
         exchange = Exchange(receive, send)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
-        given_id, declared = _peek(headers)
+        given_id, declared, encoding = _peek(headers)
         exchange.request_id = accepted_request_id(given_id) or uuid.uuid4().hex
         try:
             key = self._gate.admit(headers) if path == EXPLAIN_PATH else self.keys.authorize(headers)
             method: str = scope["method"]
             if method != "POST" and not (response_id is not None and method in ("GET", "DELETE")):
                 raise MethodNotAllowed(f"{method} is not allowed on {path}; use POST.", allow="POST")
+            if encoding is not None:
+                raise UnsupportedEncoding(
+                    "The body is encoded (Content-Encoding), which engines do not read either: send it as it is."
+                )
             self._lifecycle.enter(exchange)
             try:
-                body = await exchange.read_body(declared, self._settings.max_body_bytes)
-                if path == EXPLAIN_PATH:
-                    path, api = _explained(scope["query_string"], body)
-                    request = self._read(scope, exchange.request_id, path, api, body, arrived_at, key)
-                    await exchange.attend(self._journey.explain(request, exchange))
-                    return
-                request = self._read(scope, exchange.request_id, path, api, body, arrived_at, key)
-                if response_id is None:
-                    await exchange.attend(self._journey.serve(request, exchange))
-                else:
-                    await exchange.attend(self._journey.serve_stored(request, response_id, exchange))
+                exchange.fields = self._limits.enter(key.name)
+                try:
+                    body = await exchange.read_body(declared, self._settings.max_body_bytes)
+                    await self._travel(scope, exchange, path, api, response_id, body, arrived_at, key)
+                finally:
+                    self._limits.leave(key.name)
             finally:
                 self._lifecycle.leave(exchange)
         except ClientGone:
@@ -173,6 +196,28 @@ class Front:
         except Exception:
             logger.exception("request %s failed in the router", exchange.request_id)
             await exchange.fail(RouterError("The router failed while serving this request; its log tells why."))
+
+    async def _travel(
+        self,
+        scope: Any,
+        exchange: Exchange,
+        path: str,
+        api: Api,
+        response_id: str | None,
+        body: bytes,
+        arrived_at: float,
+        key: Key,
+    ) -> None:
+        explains = path == EXPLAIN_PATH
+        if explains:
+            path, api = _explained(scope["query_string"], body)
+        request = self._read(scope, exchange.request_id or "", path, api, body, arrived_at, key)
+        if explains:
+            await exchange.attend(self._journey.explain(request, exchange))
+        elif response_id is None:
+            await exchange.attend(self._journey.serve(request, exchange))
+        else:
+            await exchange.attend(self._journey.serve_stored(request, response_id, exchange))
 
     def _read(
         self, scope: Any, request_id: str, path: str, api: Api, body: bytes, arrived_at: float, key: Key
@@ -189,11 +234,14 @@ class Front:
         query: bytes = scope["query_string"]
         parsed = (
             parse_request(api, path, body, content_type=_content_type(headers))
-            if body or api is not Api.OTHER
+            if body or api is not Api.OTHER or path == GENERATE_PATH
             else NOTHING
         )
-        if parsed.has_kv_transfer_params and not settings.trust_kv_transfer_params:
-            body = strip_transfer_params(body)
+        if not settings.trust_kv_transfer_params:
+            if path == GENERATE_PATH:
+                body = strip_generate_params(body)
+            elif parsed.has_kv_transfer_params:
+                body = strip_transfer_params(body)
         if parsed.has_priority and not trusted and settings.strip_untrusted_priority:
             body = self._limited(body, parsed.priority, key)
         asking = caller(key, trusted, routing, parsed.priority)
@@ -254,15 +302,17 @@ def _explained(query: bytes, body: bytes) -> tuple[str, Api]:
     return named, api
 
 
-def _peek(headers: list[tuple[bytes, bytes]]) -> tuple[bytes | None, int | None]:
-    """(X-Request-Id, declared body length)."""
-    request_id = declared = None
+def _peek(headers: list[tuple[bytes, bytes]]) -> tuple[bytes | None, int | None, bytes | None]:
+    """(X-Request-Id, declared body length, the body's encoding if it has one)."""
+    request_id = declared = encoding = None
     for name, value in headers:
         if name == b"x-request-id":
             request_id = value
         elif name == b"content-length" and value.isdigit():
             declared = int(value)
-    return request_id, declared
+        elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            encoding = value
+    return request_id, declared, encoding
 
 
 def _content_type(headers: list[tuple[bytes, bytes]]) -> str:

@@ -1,7 +1,12 @@
-"""uvicorn's HTTP protocol with a bound on a request's head, stricter framing, and refusals in OpenAI's error shape.
+"""uvicorn's HTTP protocol with bounds on what a client may hold (bytes of a head, time, connections), stricter framing,
+and refusals in OpenAI's error shape.
 
-llhttp keeps a head of any length in memory until it ends, and uvicorn answers what it cannot parse in plain text. Two
-parties that disagree on where a request ends can be made to see different requests (RFC 9112, 11.2). So what llhttp
+llhttp keeps a head of any length in memory until it ends, uvicorn waits without end for the rest of a head or a body
+and for a client to take its answer, and it answers what it cannot parse in plain text. No timer is set for a request:
+`Connections.run` looks at every connection once in a while, and all times are as of its last look, so a limit is kept
+to within `LOOK_S`.
+
+Two parties that disagree on where a request ends can be made to see different requests (RFC 9112, 11.2). So what llhttp
 lets through and another hop might read otherwise is refused: codings other than a plain ``chunked``, any coding in
 HTTP/1.0, several Host fields or none. An offer to upgrade is taken out of the head: llhttp would take the body for
 the other protocol's, and nothing is upgraded here.
@@ -11,22 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from router.errors import HeadersTooLarge, InvalidRequest, RouterError
+from router.errors import HeadersTooLarge, InvalidRequest, Overloaded, RequestTimeout, RouterError
 
-
-def bounded_http(max_header_bytes: int) -> Callable[..., asyncio.Protocol]:
-    """What uvicorn makes a protocol with: heads of up to `max_header_bytes`, request line and fields together."""
-
-    def make(*args: Any, **options: Any) -> asyncio.Protocol:
-        return BoundedHttp(max_header_bytes, *args, **options)
-
-    return make
-
+LOOK_S = 1.0
 
 _UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:[^\r\n]*", re.IGNORECASE)
 
@@ -54,75 +51,198 @@ _LINGER_S = 1.0
 """How long a refused client may go on sending before the connection is closed: closed at once, with unread bytes, it
 would be reset, and the client might never see why."""
 
+_REASONS = {
+    400: b"Bad Request",
+    408: b"Request Timeout",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+}
+
+
+class ClientLimits(NamedTuple):
+    """Sizes in bytes, times in seconds."""
+
+    header_bytes: int = 64 * 1024
+    """A request's head, request line and fields together."""
+    head_s: float = 30.0
+    """From a head's first byte (of the first request: from the connection's beginning) to its last."""
+    body_idle_s: float = 30.0
+    """Between two pieces of a body."""
+    body_s: float = 600.0
+    """From a head's end to its body's."""
+    send_s: float = 120.0
+    """How long a client may take nothing of what waits for it."""
+    connections: int = 16384
+
+
+class Connections:
+    """Makes the protocol of each connection (what uvicorn calls as it would the class), and looks after all of them."""
+
+    def __init__(self, limits: ClientLimits) -> None:
+        self.limits = limits
+        self.now = asyncio.get_running_loop().time()
+        """Loop time of the last look."""
+        self.open: set[BoundedHttp] = set()
+
+    def __call__(self, *args: Any, **options: Any) -> asyncio.Protocol:
+        return BoundedHttp(self, *args, **options)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look(loop.time())
+
+    def look(self, now: float) -> None:
+        """Ends what has taken too long as of `now`."""
+        self.now = now
+        for connection in list(self.open):
+            connection.look(now)
+
 
 class BoundedHttp(HttpToolsProtocol):
-    def __init__(self, max_header_bytes: int, *args: Any, **options: Any) -> None:
+    def __init__(self, owner: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._limit = max_header_bytes
+        self._owner = owner
+        self._limits = owner.limits
         self._in_head = True
+        self._in_body = False
+        """Of the latest exchange; neither in a head nor in a body while a head is judged."""
         self._head_bytes = 0
-        self._too_large = False
+        self._began = owner.now
+        """When the head, or the body after it, did."""
+        self._heard = owner.now
+        self._unsent = 0
+        self._stuck_since: float | None = None
         self._refused = False
+        self._excuse: RouterError | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._owner.open.add(self)
+        if len(self._owner.open) > self._limits.connections:
+            most = self._limits.connections
+            self._refuse(Overloaded(f"The router has {most} connections already (server.max_connections)."))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.open.discard(self)
+        super().connection_lost(exc)
+        # uvicorn does so only for an orderly end: the timer of a connection that was reset would keep all of it alive.
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        self._heard = self._owner.now
         if self._in_head and not self._head_bytes:
             data = _without_upgrade(data)
         if self._in_head:
+            if not self._head_bytes:
+                self._began = self._owner.now
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > self._limit and not self._refused:
-            self._too_large = True
+        if self._in_head and self._head_bytes > self._limits.header_bytes and not self._refused:
+            self._excuse = self._too_large()
             self.send_400_response("")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if self._head_bytes > self._limit:
+        self._began = self._owner.now
+        self._in_body = False
+        if self._head_bytes > self._limits.header_bytes:
             # The last read may hold body as well: only now can the head itself be measured.
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-            if size > self._limit:
-                self._too_large = True
+            if size > self._limits.header_bytes:
+                self._excuse = self._too_large()
                 raise ValueError("the head is too large")
         if self.parser.should_upgrade() or not _plainly_framed(self.headers, self.parser.get_http_version()):
             # uvicorn answers what a callback raises like what its parser refuses.
             raise ValueError("the request could be read in two ways")
         super().on_headers_complete()
+        self._in_body = True
 
     def on_message_complete(self) -> None:
         self._in_head = True
+        self._in_body = False
         self._head_bytes = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for whatever its parser refuses."""
+        self._refuse(self._excuse or InvalidRequest("The request is not valid HTTP."))
+
+    def eof_received(self) -> None:
+        """Who closes its sending side is taken to be gone: HTTP's clients do so when they leave."""
+        if self._refused:
+            self.transport.close()
+
+    def look(self, now: float) -> None:
+        """Ends the connection if its client has taken too long as of `now`."""
+        if self._is_stuck(now):
+            # A close would wait for the client to take what is left.
+            self.transport.abort()
+            return
+        if self._refused or self.transport.is_closing():
+            return
+        limits = self._limits
+        if self.flow.read_paused:
+            # Not the client's doing: nobody takes what it has sent.
+            self._heard = now
+        elif not self._in_head:
+            if now - self._heard > limits.body_idle_s:
+                self._refuse(RequestTimeout(f"No more of the request's body came for {limits.body_idle_s:g} s."))
+            elif now - self._began > limits.body_s:
+                self._refuse(RequestTimeout(f"The request's body took longer than {limits.body_s:g} s."))
+        elif self._head_bytes:
+            if now - self._began > limits.head_s:
+                self._refuse(RequestTimeout(f"The request's head took longer than {limits.head_s:g} s."))
+        elif self._latest() is None and now - self._began > limits.head_s:
+            self.transport.close()
+
+    def _is_stuck(self, now: float) -> bool:
+        """Something waits for the client, nothing more is added to it, and the client takes nothing."""
+        unsent = self.transport.get_write_buffer_size()
+        waited, self._unsent = self._unsent, unsent
+        cycle = self._latest()
+        adding = cycle is not None and not cycle.response_complete and not self.flow.write_paused
+        if not unsent or unsent < waited or (adding and not self.transport.is_closing()):
+            self._stuck_since = None
+            return False
+        if self._stuck_since is None:
+            self._stuck_since = now
+        return now - self._stuck_since > self._limits.send_s
+
+    def _latest(self) -> RequestResponseCycle | None:
+        """The latest request that has a head; None before the first, whatever uvicorn's annotation says."""
+        return self.cycle
+
+    def _too_large(self) -> RouterError:
+        most = self._limits.header_bytes
+        return HeadersTooLarge(f"The request's head is longer than {most} bytes (server.max_header_bytes).")
+
+    def _refuse(self, error: RouterError) -> None:
+        """Answers with `error`, if nothing else is being answered, and closes."""
         self._refused = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            # Whatever follows the request under way, an answer to it must not get into the other's.
+        cycle = self._latest()
+        if cycle is not None and not cycle.response_complete:
+            if cycle.response_started or self.pipeline or not cycle.more_body:
+                # Whatever follows the request under way, an answer to it must not get into the other's.
+                self.transport.close()
+                return
+            # It is this request that is wrong: who waits for the rest of its body is told that nobody is there.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        elif self._in_body:
+            # The rest of a body whose answer is given already.
             self.transport.close()
             return
-        error: RouterError
-        if self._too_large:
-            error = HeadersTooLarge(f"The request's head is longer than {self._limit} bytes (server.max_header_bytes).")
-        else:
-            error = InvalidRequest("The request is not valid HTTP.")
         body = error.body()
-        reason = b"Request Header Fields Too Large" if self._too_large else b"Bad Request"
-        self.transport.write(
-            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (error.status, reason, len(body), body)
-        )
+        head = b"HTTP/1.1 %d %b\r\n" % (error.status, _REASONS[error.status])
+        fields = b"".join(b"%b: %b\r\n" % field for field in error.headers())
+        self.transport.write(b"%b%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (head, fields, len(body), body))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.loop.call_later(_LINGER_S, self.transport.close)
         else:
-            self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        # uvicorn does so only for an orderly end: the timer of a connection that was reset would keep all of it alive.
-        self._unset_keepalive_if_required()
-
-    def eof_received(self) -> None:
-        if self._refused:
             self.transport.close()

@@ -59,6 +59,8 @@ class Sources(Protocol):
 
     def plugin_failures(self) -> Mapping[str, int]: ...
 
+    def rate_limited(self) -> Mapping[str, int]: ...
+
     def task_restarts(self) -> Mapping[str, int]: ...
 
 
@@ -202,6 +204,12 @@ class _Parts(Collector):
         for plugin, count in sources.plugin_failures().items():
             failures.add_metric([plugin], count)
         yield failures
+        limited = CounterMetricFamily(
+            "kvrouter_rate_limited", "Requests refused by an API key's rates, by what ran out", labels=["limit"]
+        )
+        for limit, count in sources.rate_limited().items():
+            limited.add_metric([limit], count)
+        yield limited
         restarts = CounterMetricFamily(
             "kvrouter_task_restarts", "Background tasks that failed and were restarted", labels=["task"]
         )

@@ -5,7 +5,7 @@
 """
 
 from router.settings.flow import FlowControlSettings
-from router.settings.keys import ApiKeySettings
+from router.settings.keys import ApiKeySettings, RateSettings
 from router.settings.load import dump, load
 from router.settings.model import (
     DiscoverySettings,
@@ -40,6 +40,7 @@ __all__ = [
     "MetricsSettings",
     "PdSettings",
     "PoolSettings",
+    "RateSettings",
     "RedisSettings",
     "RetrySettings",
     "SchedulingTree",

@@ -36,9 +36,10 @@ Relative paths in a file are taken from the file's folder; a tokenizer is a path
 `../`, and otherwise a folder or a hub id. `kvrouter serve ... --print-config` prints the settings in force, secrets
 masked; `kvrouter check` tries them out. Complete examples are in `configs/`.
 
-**Reload.** A change of the file (or of a file it names), or SIGHUP, loads everything again. `endpoints`, `discovery`,
-`server.api_keys`, `server.admin_keys`, their files and `scheduling` change at once; for others the log names the key
-that needs a restart. A configuration with a mistake changes nothing: the old one stays in force and the log says why.
+**Reload.** A change of the file (or of a file it names), or SIGHUP, loads everything again.
+`endpoints`, `discovery`, `limits`, `server.api_keys`, `server.admin_keys`, their files and `scheduling` change at
+once; for others the log names the key that needs a restart. A configuration with a mistake changes nothing: the old one
+stays in force and the log says why.
 Where a single file is mounted into a container the change of the file may not be seen from within: mount its folder, or
 send SIGHUP.
 

@@ -19,12 +19,25 @@ from router.settings.section import Section
 
 DIGEST_PREFIX = "sha256:"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_RIGHTS = ("name", "tenant", "objectives", "max_priority", "trusted")
 _FLAGS = {"true": True, "false": False}
 
 
 def digest(key: str) -> str:
     """SHA-256 of a key as it is compared, lower-case hex."""
     return hashlib.sha256(key.strip().encode()).hexdigest()
+
+
+class RateSettings(Section):
+    """What may be asked for in a minute and at one time. Null: as much as one likes."""
+
+    requests_per_min: int | None = Field(default=None, ge=1)
+    """Requests a minute."""
+    tokens_per_min: int | None = Field(default=None, ge=1)
+    """Tokens a minute, prompt and answer together. A request may begin while some are left, and what it takes beyond
+    is waited for by the next."""
+    concurrent: int | None = Field(default=None, ge=1)
+    """Requests at one time in one router process."""
 
 
 class ApiKeySettings(Section):
@@ -46,6 +59,9 @@ class ApiKeySettings(Section):
     `priority` is vLLM's, where lower is sooner, so 5 allows -5 and up. Null: none."""
     trusted: bool = False
     """It may set tenant, objective, SLOs and priority of each request, by headers and body."""
+
+    rate: RateSettings | None = None
+    """Its rates; null: those of `limits`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -139,7 +155,7 @@ def _right(name: str, value: str) -> Any:
     """The value as its type; what cannot be one stays text, for the validation to complain of."""
     if name == "objectives":
         return value.split(",")
-    if name == "max_priority" and value.removeprefix("-").isdecimal():
+    if (name == "max_priority" or name in RateSettings.model_fields) and value.removeprefix("-").isdecimal():
         return int(value)
     return _FLAGS.get(value, value) if name == "trusted" else value
 
@@ -148,12 +164,14 @@ def _key_of(words: list[str], where: str) -> ApiKeySettings:
     entry = _bare_key(words[0])
     for word in words[1:]:
         name, _, value = word.partition("=")
-        if name not in ("name", "tenant", "objectives", "max_priority", "trusted") or not value:
+        if name not in (*_RIGHTS, *RateSettings.model_fields) or not value:
             raise ConfigError(
                 f"{where} has a word after the key that is no right: write KEY name=... tenant=... objectives=a,b "
-                "max_priority=5 trusted=true, and a key with spaces as its digest (`kvrouter hash-key`)"
+                "max_priority=5 trusted=true requests_per_min=60 tokens_per_min=9000 concurrent=8, and a key with "
+                "spaces as its digest (`kvrouter hash-key`)"
             )
-        entry[name] = _right(name, value)
+        held = entry.setdefault("rate", {}) if name in RateSettings.model_fields else entry
+        held[name] = _right(name, value)
     try:
         return ApiKeySettings.model_validate(entry)
     except ValidationError as error:

@@ -18,7 +18,7 @@ from kvindex.redis_address import parse_address
 from router.core import Role
 from router.scheduling.config import SchedulingSettings
 from router.settings.flow import FlowControlSettings
-from router.settings.keys import ApiKeys
+from router.settings.keys import ApiKeys, RateSettings
 from router.settings.section import Section
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -107,8 +107,8 @@ class ServerSettings(Section):
     is the key, `sha256:` and its digest, or a mapping with rights."""
     api_keys_file: str | None = None
     """File with one such key a line, added to `api_keys`: `KEY` or `sha256:DIGEST`, then rights if there are any, like
-    `name=web tenant=shop objectives=chat,batch max_priority=5 trusted=true`. Blank lines and lines that begin with `#`
-    are skipped."""
+    `name=web tenant=shop objectives=chat,batch max_priority=5 trusted=true requests_per_min=60`. Blank
+    lines and lines that begin with `#` are skipped."""
     admin_keys: ApiKeys = ()
     """Keys for `/debug/*` and `/admin/*` (of an entry's rights only the name counts), hashed like `api_keys`. Empty:
     on a loopback address whoever may use the router may administer it, on another nobody."""
@@ -134,6 +134,16 @@ class ServerSettings(Section):
     """Largest request body; a larger one is answered 413."""
     max_header_bytes: Count = 64 * 1024
     """Longest request head, request line and fields together; a longer one is answered 431."""
+    head_timeout_s: Seconds = 30.0
+    """Time for a request's head to be there whole; past it the answer is 408."""
+    body_idle_timeout_s: Seconds = 30.0
+    """Longest pause between two pieces of a request's body; past it the answer is 408."""
+    body_timeout_s: Seconds = 600.0
+    """Time for a request's body to be there whole; past it the answer is 408."""
+    send_timeout_s: Seconds = 120.0
+    """A client that takes nothing of its answer for so long is cut off, and its engine's work is stopped."""
+    max_connections: Count = 16384
+    """Client connections to one router process; one more is answered 429 and closed."""
     keepalive_s: Count = 75
     """How long a client's idle connection is kept; longer than balancers before the router keep theirs (60 s is usual),
     or they send a request on a connection that is just being closed."""
@@ -165,6 +175,20 @@ class ServerSettings(Section):
     them; others are dropped, but for what trusted peers and keys may set."""
     trust_client_kv_transfer_params: bool = False
     """Pass on `kv_transfer_params` that a client sends. Dangerous: such a body can stop an engine."""
+
+
+class LimitsSettings(RateSettings):
+    """What one request, and one API key that has no `rate` of its own, may ask for. Without API keys all clients are
+    one."""
+
+    burst_s: Seconds = 10.0
+    """How much of a minute's rate may come at once, in seconds of it."""
+    max_prompt_tokens: Count | None = None
+    """Longest prompt (a batch together; an estimate where nobody can count); a longer one is answered 400
+    `context_length_exceeded`. Null: the engine's limit."""
+    refuse_over_model_len: bool = False
+    """Answer 400 `context_length_exceeded` here, and not only at the engine, for a prompt that is exactly counted and
+    too long for every engine that serves the model."""
 
 
 class KvEventsSettings(Section):
@@ -424,6 +448,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    limits: LimitsSettings = LimitsSettings()
     endpoints: Annotated[tuple[Annotated[EndpointSettings, BeforeValidator(_bare_url)], ...], Strict(False)] = ()
     """Engines, as addresses or as mappings."""
     discovery: DiscoverySettings = DiscoverySettings()

@@ -87,6 +87,21 @@ def strip_transfer_params(body: bytes) -> bytes:
         return splice(body, remove=_FOREIGN)
 
 
+def strip_generate_params(body: bytes) -> bytes:
+    """`strip_transfer_params` for ``/inference/v1/generate``, whose sampling parameters are a third door.
+
+    Raises `SpliceError`.
+    """
+    body = strip_transfer_params(body)
+    sampling = raw_value(body, "sampling_params")
+    if sampling is None or not sampling.startswith(b"{"):
+        return body
+    extra = raw_value(sampling, "extra_args")
+    if extra is None or not extra.startswith(b"{"):
+        return body
+    return splice(body, set={"sampling_params": splice(sampling, set={"extra_args": splice(extra, remove=_FOREIGN)})})
+
+
 def ask_for_usage(body: bytes) -> bytes:
     """A streaming body with ``stream_options.include_usage`` switched on, other stream options kept.
 

@@ -18,6 +18,7 @@ from router.core import Api
 from router.errors import InvalidRequest
 
 _TRANSFER_KEYS = ("kv_transfer_params", "ec_transfer_params")
+_HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
 
@@ -78,6 +79,8 @@ _MAX_TOKENS = {
     Api.MESSAGES: ("max_tokens",),
     Api.OTHER: (),
 }
+GENERATE_PATH = "/inference/v1/generate"
+"""vLLM's token-in, token-out interface: forwarded, but read, for what steers KV transfer must not pass unseen."""
 _COMMON = ("model", "stream", "stream_options", "cache_salt", "n", "priority", "vllm_xargs", *_TRANSFER_KEYS)
 
 
@@ -120,14 +123,16 @@ def parse_request(api: Api, path: str, body: bytes, *, content_type: str = "appl
     """Reads `body` once. `path` is only for the sentence of a refusal.
 
     Raises `InvalidRequest` for what is not a JSON object. For `Api.OTHER` anything may pass (an upload is a form):
-    what cannot be read there gives `NOTHING`, and a form's ``model`` part is looked for.
+    what cannot be read there gives `NOTHING`, and a form's ``model`` part is looked for. `GENERATE_PATH` is the
+    exception: it must be an object.
     """
-    if api is Api.OTHER and not _is_json(content_type):
+    must_be_read = api is not Api.OTHER or path == GENERATE_PATH
+    if not must_be_read and not _is_json(content_type):
         return Parsed(model=form_model(body, content_type))
     try:
         read = _DECODERS[api].decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        if api is Api.OTHER:
+        if not must_be_read:
             return NOTHING
         raise InvalidRequest(_why_unreadable(path, body, error)) from None
     return Parsed(
@@ -184,6 +189,8 @@ def _why_unreadable(path: str, body: bytes, error: Exception) -> str:
         if "out of range" in str(error):
             return "The body holds a number that is out of range."
         return f"{where} needs a JSON object as its body, not another JSON value."
+    if "surrogate" in str(error) or _HALF_PAIR.search(body):
+        return "The body is not valid JSON: it holds half of a surrogate pair, like \\ud83d alone."
     return "The body is not valid JSON."
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from loadtest.simulator import TOKENIZER_PATH, RunningEngine
+from router import assembly
 from router.app import App
 from router.process import Process, listen
 from router.settings import Settings, load
@@ -61,7 +62,7 @@ async def running_app(settings: Settings) -> AsyncIterator[RunningRouter]:
         listener,
         settle_s=0.0,
         grace_s=grace_s,
-        max_header_bytes=settings.server.max_header_bytes,
+        limits=assembly.client_limits(settings),
         tls=app.certificates.to_clients,
         admin=None if admin_listener is None else (app.admin_asgi, admin_listener),
     )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from router.core import Role
 from router.errors import ConfigError
-from router.settings import Settings, dump, load
+from router.settings import RateSettings, Settings, dump, load
 from router.settings.doc import render
 from router.settings.keys import digest
 from router.settings.sources import environment_names
@@ -332,7 +332,7 @@ class TestFiles:
         (folder / "keys").write_text(
             f"sha256:{digest('k1')} name=web tenant=shop objectives=chat,batch max_priority=5\n"
             f"SHA256:{digest('k2').upper()}\n"
-            "k3 trusted=true\n",
+            "k3 trusted=true requests_per_min=60 concurrent=2\n",
             encoding="utf-8",
         )
         web, plain, gate = from_text(
@@ -345,6 +345,7 @@ class TestFiles:
             *(digest("k2"), f"key-{digest('k2')[:8]}", None, False),
         )
         assert (gate.digest, gate.trusted) == (digest("k3"), True)
+        assert gate.rate == RateSettings(requests_per_min=60, concurrent=2)
 
     @pytest.mark.parametrize(
         ("line", "said"),

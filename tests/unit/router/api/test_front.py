@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from router.api.callers import TrustedPeers
-from router.api.front import Front, FrontSettings
+from router.api.front import Front, FrontSettings, RequestLimits
 from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
 from router.core import Api, Caller, InferenceRequest
-from router.errors import UpstreamFailed
+from router.errors import RateLimited, UpstreamFailed
 from router.ports import Reply
 from tests.support.asgi import Answer, AsgiClient
 
@@ -53,7 +53,12 @@ async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
 
 
 def front(
-    journey: FakeJourney, *, keys: KeyRing | None = None, lifecycle: Lifecycle | None = None, **settings: Any
+    journey: FakeJourney,
+    *,
+    keys: KeyRing | None = None,
+    lifecycle: Lifecycle | None = None,
+    limits: RequestLimits | None = None,
+    **settings: Any,
 ) -> Front:
     return Front(
         rest=elsewhere,
@@ -61,6 +66,7 @@ def front(
         lifecycle=lifecycle or Lifecycle(),
         keys=keys or KeyRing(),
         settings=FrontSettings(**{"max_body_bytes": 1000, **settings}),
+        limits=limits,
         clock=lambda: 7.0,
     )
 
@@ -326,3 +332,76 @@ async def test_a_tenants_salt_takes_the_place_of_its_own_and_counts_for_routing_
     assert json.loads(request.body)["cache_salt"] == request.cache_salt == salt("k", "mine")
     unsalted = await asked(ring("k"), CHAT, tenant_salt=salt)
     assert json.loads(unsalted.body)["cache_salt"] == unsalted.cache_salt == salt("k", None)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"gzip, identity", b"\xff"])
+async def test_an_encoded_body_is_refused_and_its_mend_told(encoding: bytes) -> None:
+    journey = FakeJourney()
+    answer = await post(front(journey), headers=[(b"content-encoding", encoding)])
+    assert answer.status == 415
+    assert answer.headers[b"accept-encoding"] == b"identity"
+    assert json.loads(answer.body)["error"]["code"] == "unsupported_content_encoding"
+    assert journey.requests == []
+
+
+@pytest.mark.parametrize("encoding", [b"", b"identity", b" Identity "])
+async def test_a_body_that_says_it_is_not_encoded_is_served(encoding: bytes) -> None:
+    assert (await post(front(FakeJourney()), headers=[(b"content-encoding", encoding)])).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/render", "/v1/completions/render", "/inference/v1/generate"])
+async def test_rendering_and_token_in_requests_are_forwarded(path: str) -> None:
+    journey = FakeJourney()
+    assert (await post(front(journey), path)).status == 200
+    (request,) = journey.requests
+    assert (request.path, request.api, request.model, request.body) == (path, Api.OTHER, "m", CHAT)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"a": NaN}', b'{"a": "\\ud83d", "kv_transfer_params": {}}'])
+@pytest.mark.parametrize("kind", [b"application/json", b"text/plain"])
+async def test_a_token_in_request_that_cannot_be_read_is_not_passed_on_unjudged(body: bytes, kind: bytes) -> None:
+    journey = FakeJourney()
+    answer = await post(front(journey), "/inference/v1/generate", body=body, headers=[(b"content-type", kind)])
+    assert answer.status == 400
+    assert journey.requests == []
+
+
+async def test_no_door_of_a_token_in_request_lets_transfer_parameters_through() -> None:
+    journey = FakeJourney()
+    body = b'{"model":"m","token_ids":[1],"sampling_params":{"extra_args":{"kv_transfer_params":{"a":1}}}}'
+    await post(front(journey), "/inference/v1/generate", body=body)
+    assert journey.requests[0].body == b'{"model":"m","token_ids":[1],"sampling_params":{"extra_args":{}}}'
+
+
+class FakeLimits:
+    """One request at one time, each name."""
+
+    def __init__(self) -> None:
+        self.inside: list[str] = []
+
+    def enter(self, key: str) -> list[tuple[bytes, bytes]]:
+        if key in self.inside:
+            raise RateLimited("enough", retry_after_s=7, fields=[(b"x-ratelimit-limit-requests", b"1")])
+        self.inside.append(key)
+        return [(b"x-ratelimit-limit-requests", b"1")]
+
+    def leave(self, key: str) -> None:
+        self.inside.remove(key)
+
+
+async def test_a_keys_limits_are_asked_before_the_body_is_read_and_left_however_it_ends() -> None:
+    limits = FakeLimits()
+    app = front(FakeJourney(), keys=ring("k"), limits=limits)
+    authorized = [(b"authorization", b"Bearer k")]
+    answer = await post(app, headers=authorized)
+    assert (answer.status, answer.headers[b"x-ratelimit-limit-requests"]) == (200, b"1")
+    answer = await post(app, headers=authorized, body=b"no json")
+    assert (answer.status, answer.headers[b"x-ratelimit-limit-requests"]) == (400, b"1")
+    await post(app, headers=authorized, leave_after=0)
+    assert limits.inside == []
+    limits.inside.append("k")
+    answer = await post(app, headers=authorized, body=b"never read")
+    assert (answer.status, answer.headers[b"retry-after"]) == (429, b"7")
+    assert [name for name, _ in answer.messages[0]["headers"]].count(b"x-ratelimit-limit-requests") == 1
+    assert json.loads(answer.body)["error"]["code"] == "rate_limit_exceeded"
+    assert limits.inside == ["k"]

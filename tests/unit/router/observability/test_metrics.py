@@ -36,6 +36,9 @@ class FakeSources:
     def loop_lag_s(self) -> float:
         return 0.001
 
+    def rate_limited(self) -> Mapping[str, int]:
+        return {"tokens": 3}
+
     def plugin_failures(self) -> Mapping[str, int]:
         return {"mine": 4}
 

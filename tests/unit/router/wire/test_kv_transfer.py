@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from router.core import Api
@@ -16,6 +17,7 @@ from router.wire.kv_transfer import (
     decode_leg_body,
     hand_off,
     prefill_leg_body,
+    strip_generate_params,
     strip_transfer_params,
 )
 from router.wire.openai import parse_request
@@ -148,3 +150,33 @@ def test_recorded_exchanges_hand_over_what_the_decode_leg_was_given() -> None:
     assert json.loads(decode_leg_body(body, params)) == decode
     prefill = json.loads(prefill_leg_body(body, Api.COMPLETIONS))
     assert prefill["kv_transfer_params"] == steps["prefill"]["request"]["kv_transfer_params"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"token_ids":[1],"kv_transfer_params":{"a":1}}',
+        b'{"token_ids":[1],"vllm_xargs":{"kv_transfer_params":1}}',
+        b'{"token_ids":[1],"sampling_params":{"extra_args":{"kv_transfer_params":{"a":1}}}}',
+        b'{"token_ids":[1],"sampling_params":{"extra_args":{"ec_transfer_params":{"a":1}}}}',
+        b'{"token_ids":[1],"sampling_params":{"extra_args":{"\\u006bv_transfer_params":1}}}',
+        b'{"sampling_params":{},"token_ids":[1],"sampling_params":{"extra_args":{"kv_transfer_params":1}}}',
+        b'{"token_ids":[1],"sampling_params":{"extra_args":{},"extra_args":{"kv_transfer_params":1}}}',
+    ],
+)
+def test_no_door_of_generate_lets_transfer_parameters_through(body: bytes) -> None:
+    stripped = strip_generate_params(body)
+    assert b"transfer_params" not in msgspec.json.encode(msgspec.json.decode(stripped))
+    assert msgspec.json.decode(stripped)["token_ids"] == [1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"token_ids":[1], "sampling_params":{"max_tokens" : 3, "extra_args":{"mine": 0.10}}}',
+        b'{"token_ids":[1],"sampling_params":null}',
+        b'{"token_ids":[1],"sampling_params":{"extra_args":[1]}}',
+    ],
+)
+def test_what_steers_no_transfer_stays_byte_for_byte(body: bytes) -> None:
+    assert strip_generate_params(body) == body
