@@ -7,11 +7,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPOSE ?= docker compose
 PROFILE ?=
+N ?= 5000
 MINUTES ?= 10
 SOAK_MINUTES ?= 30
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-vllm check audit fix e2e bench loadtest compare overload chaos soak up down lock clean
+.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare overload chaos soak up down lock clean
+.PHONY: help install demo test test-vllm fuzz check fix e2e bench loadtest compare chaos soak up down lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +43,9 @@ e2e: install ## the end-to-end tests alone
 test-vllm: install ## against real vLLM servers on the CPU: the core set, or all of it with FULL=1
 	$(BIN)/python -m tests.real_vllm.build
 	$(BIN)/python -m pytest tests/real_vllm
+
+fuzz: install ## bad input of every kind, N of them (5000; nightly: N=100000 FUZZ_RANDOM=1)
+	FUZZ_EXAMPLES=$(N) $(BIN)/python -m pytest tests/fuzz
 
 check: install ## format, lint, types, layers and what no file may name
 	$(BIN)/ruff format --check .

@@ -92,7 +92,7 @@ def _note(request: Request, key: Key | None, outcome: str) -> None:
     who = "unknown" if key is None else audit_name(key)
     peer = request.client.host if request.client is not None else "unknown"
     # A path is the client's text: it must not bring a line break or a control sequence into the log.
-    audit.info("by %s from %s: %s %s: %s", who, peer, request.method, ascii(request.url.path[:200])[1:-1], outcome)
+    audit.info("by %s from %s: %s %s: %s", who, peer, request.method, ascii(request.scope["path"][:200])[1:-1], outcome)
 
 
 def _json(value: Any) -> Response:

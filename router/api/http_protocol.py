@@ -15,6 +15,7 @@ the other protocol's, and nothing is upgraded here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -57,6 +58,11 @@ _REASONS = {
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
 }
+
+
+_QUIET = logging.getLogger(f"{__name__}.uvicorn")
+_QUIET.setLevel(logging.ERROR)
+"""uvicorn warns of each request that it cannot parse: anybody could fill the log."""
 
 
 class ClientLimits(NamedTuple):
@@ -104,6 +110,7 @@ class Connections:
 class BoundedHttp(HttpToolsProtocol):
     def __init__(self, owner: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.logger = _QUIET
         self._owner = owner
         self._limits = owner.limits
         self._in_head = True

@@ -265,9 +265,15 @@ _ANSWER = {
 }
 
 
+def _path(request: Request) -> str:
+    """As it stands in the scope: starlette's own reading fails on a query that is no UTF-8."""
+    path: str = request.scope["path"]
+    return path[:200]
+
+
 async def not_here(request: Request) -> Response:
     """Inference paths stand in the schema; a request gets here only with a method that the front leaves alone."""
-    raise MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; use POST.", allow="POST")
+    raise MethodNotAllowed(f"{request.method} is not allowed on {_path(request)}; use POST.", allow="POST")
 
 
 def _name(method: str, path: str) -> str:
@@ -309,7 +315,7 @@ async def _router_error(_request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    path = request.url.path[:200]
+    path = _path(request)
     if status == 404:
         return _answer(NotFound(f"There is nothing at {path}; the paths served are listed at /docs."))
     if status == 405:
@@ -319,5 +325,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    logger.error("%s failed", request.url.path[:200], exc_info=error)
+    logger.error("%s failed", ascii(_path(request))[1:-1], exc_info=error)
     return _answer(RouterError("The router failed while serving this request; its log tells why."))
