@@ -12,9 +12,7 @@ MINUTES ?= 10
 SOAK_MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm check audit fix e2e bench loadtest compare overload chaos soak up down lock clean
-.PHONY: help install demo test test-vllm check fix e2e bench loadtest compare overload chaos soak up down lock clean
-.PHONY: help install demo test test-vllm fuzz check fix e2e bench loadtest compare chaos soak up down lock clean
+.PHONY: help install demo test test-vllm fuzz check audit fix e2e bench loadtest compare overload chaos soak up down lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
