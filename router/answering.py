@@ -56,6 +56,7 @@ class Answering:
     async def give(self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, answer: Answer, reply: Reply) -> None:
         """Raises `UpstreamError` when the answer breaks off or turns out to be aborted: the client must see the cut."""
         response, scanner = answer.response, answer.scanner
+        trip.scanner = scanner
         trip.endpoint_id = leg.candidate.id
         trip.status = response.status
         if trip.matched_tokens is None:

@@ -133,11 +133,11 @@ class Director:
         trip.tokenize_s = tokenized_at - started
 
         admitted = await self._admit(trip, prompt, states)
+        self._gate.begins(admitted, trip.served_tokens)
         try:
             await self._legs_of(trip, admitted, prompt, reply)
         finally:
-            admitted.hold.release()
-            self._gate.settle(admitted.charge, trip.computed_tokens(), trip.output_tokens)
+            self._gate.ends(admitted, trip.served_tokens(), trip.output_tokens)
 
     async def _admit(self, trip: Trip, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Admitted:
         """The decision: at once where there is room, else when its turn has come."""

@@ -41,6 +41,7 @@ _POLITE_S = 0.06
 """How long room is left to a request that waits at another router: three rounds of their exchange."""
 _MOST_AT_ONCE = 32
 _LATELY_S = 60.0
+_CORRECT_S = 1.0
 _PREFILL, _DECODE = Role.PREFILL, Role.DECODE
 _NOTES: Mapping[str, bytes] = {}
 
@@ -130,6 +131,9 @@ class Gate:
         self._rivals = Rivals()
         self._others_wait = False
         self._waiters: dict[Entry, _Waiter] = {}
+        self._running: dict[Charge, Callable[[], int]] = {}
+        """What was dispatched from the queues and is not over."""
+        self._corrected_at = 0.0
         self._woken = False
         self._timer: asyncio.TimerHandle | None = None
         self._deferred_since: float | None = None
@@ -217,12 +221,26 @@ class Gate:
             raise result
         return result
 
-    def settle(self, charge: Charge | None, tokens: int | None, output_tokens: int | None) -> None:
-        """At the end of a request: what was computed for it, None where it is not known."""
+    def begins(self, admitted: Admitted, served: Callable[[], int]) -> None:
+        """Its legs begin; `served` tells from now on how many tokens it was served."""
+        if admitted.charge is not None:
+            self._running[admitted.charge] = served
+
+    def ends(self, admitted: Admitted, served: int, output_tokens: int | None) -> None:
+        """It is over, however it ended."""
+        admitted.hold.release()
         if output_tokens:
             self._mean_output += 0.02 * (output_tokens - self._mean_output)
-        if charge is not None and tokens is not None:
-            charge.correct(tokens + (output_tokens or 0))
+        if admitted.charge is not None:
+            self._running.pop(admitted.charge, None)
+            admitted.charge.correct(served)
+
+    def _correct(self, now: float) -> None:
+        """Answers longer than expected are charged while they run."""
+        if now - self._corrected_at >= _CORRECT_S:
+            self._corrected_at = now
+            for charge, served in self._running.items():
+                charge.correct(max(charge.tokens, served()))
 
     def _give_back(self, charge: Charge | None) -> None:
         if charge is not None:
@@ -279,6 +297,7 @@ class Gate:
             self._turn_away(entry, "expired", now)
         if not queues.requests or self._closed:
             return
+        self._correct(now)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)
         room = _Room(self._lane_states(), lambda state, spare: self._has_room(state, now, spare))

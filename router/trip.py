@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from router.core import Decision, InferenceRequest, TokenizedPrompt, TokenSource
 from router.observability.events import Ended, Outcome
+from router.wire.sse import Scanner
 
 
 class Trip:
@@ -27,6 +28,7 @@ class Trip:
         "prompt_tokens",
         "queue_s",
         "request",
+        "scanner",
         "status",
         "tokenize_s",
     )
@@ -44,6 +46,8 @@ class Trip:
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.output_tokens: int | None = None
+        self.scanner: Scanner | None = None
+        """Of the answer, once there is one."""
         self.queue_s: float | None = None
         self.tokenize_s: float | None = None
         self.decide_s: float | None = None
@@ -51,13 +55,14 @@ class Trip:
         self.first_token_at: float | None = None
         self.last_byte_at: float | None = None
 
-    def computed_tokens(self) -> int | None:
-        """Prompt tokens that engines computed: as they reported, else as was expected; None if none answered."""
-        if self.endpoint_id is None or self.prompt is None:
-            return None
+    def served_tokens(self) -> int:
+        """Prompt tokens that engines had to compute, and output so far: as they reported, else as was expected."""
+        if self.prompt is None or not self.attempts:
+            return 0
+        output = self.output_tokens or (0 if self.scanner is None else self.scanner.output_chunks)
         if self.prompt_tokens is not None and self.cached_tokens is not None:
-            return self.prompt_tokens - self.cached_tokens
-        return max(self.prompt.token_count - (self.matched_tokens or 0), 0)
+            return self.prompt_tokens - self.cached_tokens + output
+        return max(self.prompt.token_count - (self.matched_tokens or 0), 0) + output
 
     def ended(self, now: float) -> Ended:
         request, prompt = self.request, self.prompt

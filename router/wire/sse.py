@@ -84,6 +84,11 @@ class Scanner(Protocol):
         """It has given up or has reported an error."""
         ...
 
+    @property
+    def output_chunks(self) -> int:
+        """Events with a delta so far; 0 where they cannot be counted."""
+        ...
+
     def feed(self, chunk: bytes) -> bool:
         """True for the one chunk that brings the first content: TTFT ends with it."""
         ...
@@ -210,6 +215,10 @@ class StreamScanner:
         self._last_usage: Usage | None = None
         self._usage_in = b""
 
+    @property
+    def output_chunks(self) -> int:
+        return self._chunks
+
     def feed(self, chunk: bytes) -> bool:
         if self._tail or not chunk.endswith(b"\n"):
             lines = self._whole_lines(chunk)
@@ -333,6 +342,8 @@ class JsonScanner:
 
     __slots__ = ("_api", "_dialect", "_found", "_tail", "aborted", "failing")
 
+    output_chunks = 0
+
     def __init__(self, api: Api) -> None:
         self.aborted = self.failing = False
         self._found: StreamOutcome | None = None
@@ -371,6 +382,7 @@ class BlindScanner:
     __slots__ = ()
 
     aborted = failing = False
+    output_chunks = 0
 
     def feed(self, chunk: bytes) -> bool:
         return False
