@@ -11,38 +11,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from router.core import (
-    NO_INFLIGHT,
     Decision,
     EndpointState,
     EngineEstimate,
     InferenceRequest,
-    Inflight,
-    Role,
     TokenizedPrompt,
 )
-from router.errors import NoEndpoint, Overloaded, RouterError, ShuttingDown
+from router.errors import Overloaded, RouterError
+from router.flowcontrol import refusals
 from router.flowcontrol.charges import Charge
+from router.flowcontrol.describe import describe
 from router.flowcontrol.entries import Entry, Lane
 from router.flowcontrol.objectives import Objectives, Standing
 from router.flowcontrol.queues import Kept, Queues, Refusal
 from router.flowcontrol.rivals import Rivals, told
-from router.flowcontrol.saturation import Detector, Seen
+from router.flowcontrol.room import Gauge, Room
+from router.flowcontrol.saturation import Detector
 from router.inflight import InflightTracker, Lease
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
 from router.observability.flow import FlowObserver
 from router.ports import Clock, SharedLoad
 
-_TICK_S = 0.025
+_TICK_S = 0.02
 """While something waits: how soon scrapes, other routers' news and deadlines are seen."""
 _POLITE_S = 0.06
 """How long room is left to a request that waits at another router: three rounds of their exchange."""
 _MOST_AT_ONCE = 32
 _LATELY_S = 60.0
 _CORRECT_S = 1.0
-_PREFILL, _DECODE = Role.PREFILL, Role.DECODE
 _NOTES: Mapping[str, bytes] = {}
 
 Place = Callable[[Collection[str]], Decision]
@@ -115,17 +114,13 @@ class Gate:
         """`holdback`: requests of room on each endpoint that are kept for the highest class while it sends any;
         `notes`: what other routers last told of their queues, by router; a new mapping after each change."""
         self._queues = queues
-        self._detector = detector
         self._objectives = objectives
-        self._inflight = inflight
-        self._held = InflightTracker()
-        self._shared = shared
+        self._gauge = Gauge(detector, inflight, shared, estimates)
         self._observer = observer
         self._clock = clock
         self._holdback = holdback
         self._top, self._top_at = -1_000, 0.0
         """The highest class that sent something lately."""
-        self._estimates = estimates
         self._notes = notes
         self._read: Mapping[str, bytes] = _NOTES
         self._rivals = Rivals()
@@ -152,18 +147,22 @@ class Gate:
             self._hear(now)
         if self._others_wait:
             return False
-        return any(state.endpoint.role is not _PREFILL and self._has_room(state, now, spare) for state in states)
+        return self._gauge.decode_room(states, now, spare)
 
     def prefill_has_room(self, states: Sequence[EndpointState]) -> bool:
-        now = self._clock()
-        return any(state.endpoint.role is not _DECODE and self._has_room(state, now) for state in states)
+        return self._gauge.prefill_room(states, self._clock())
 
     def _kept_from(self, priority: int, now: float) -> int:
         """Room on each endpoint that a request of that priority must leave."""
         if priority >= self._top or now - self._top_at > _LATELY_S:
             self._top, self._top_at = priority, now
             return 0
-        return self._holdback
+        return self._spare
+
+    @property
+    def _spare(self) -> int:
+        """With others that fill the same endpoints from news a little old, each leaves one place more."""
+        return self._holdback + (1 if self._holdback and self._others_wait else 0)
 
     def check(self, request: InferenceRequest) -> None:
         """Before anything is computed for it: raises `Overloaded` when it would be refused for certain."""
@@ -192,7 +191,7 @@ class Gate:
             prefers=waiting.prefers,
         )
         if self._closed:
-            raise ShuttingDown("The router is shutting down; send the request to another one.", retry_after_s=1)
+            raise refusals.shutting_down()
         offered = self._queues.offer(entry, now)
         for victim in offered.evicted:
             self._turn_away(victim, "evicted", now)
@@ -276,7 +275,7 @@ class Gate:
         now = self._clock()
         for entry, waiter in list(self._waiters.items()):
             self._queues.leave(entry, now)
-            _answer(waiter, ShuttingDown("The router is shutting down; send the request to another one."))
+            _answer(waiter, refusals.shutting_down())
         self._waiters.clear()
 
     def _on_woken(self) -> None:
@@ -300,28 +299,29 @@ class Gate:
         self._correct(now)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)
-        room = _Room(self._lane_states(), lambda state, spare: self._has_room(state, now, spare))
+        room = Room(self._lane_states(), self._gauge, now)
         alone = False
         for _ in range(_MOST_AT_ONCE):
             open_ = room.open(0)
-            if not open_:
-                self._deferred_since = None
-                return
-            kept = Kept(self._top, room.open(self._holdback)) if self._holdback else None
+            kept = Kept(self._top, room.open(self._spare)) if self._holdback else None
             turn = queues.take(open_, now, alone=alone, kept=kept)
             if turn.entry is not None:
                 least = open_ if kept is None or turn.entry.priority >= kept.above else kept.rest
                 self._dispatch(turn.entry, least[turn.entry.lane], now)
                 room.forget()
-            elif turn.deferred and not alone:
-                if self._deferred_since is None:
-                    self._deferred_since = now
-                if now - self._deferred_since < _POLITE_S:
-                    return
+            elif turn.deferred and self._has_deferred(now):
                 alone = True
             else:
+                if not turn.deferred:
+                    self._deferred_since = None
                 return
         self.wake()
+
+    def _has_deferred(self, now: float) -> bool:
+        """Room was left for long enough to a request that is more entitled at another router."""
+        if self._deferred_since is None:
+            self._deferred_since = now
+        return now - self._deferred_since >= _POLITE_S
 
     def _lane_states(self) -> dict[Lane, Sequence[EndpointState]]:
         states: dict[Lane, Sequence[EndpointState]] = {}
@@ -360,7 +360,7 @@ class Gate:
         if charge is not None:
             expected = self._expected_output(waiter.waiting.request)
             charge.correct(max(prompt.token_count - computes.matched_tokens(prompt), 0) + expected)
-        held = self._held
+        held = self._gauge.held
         hold = Hold(
             held.acquire(decision.decode[0].id, prefill_tokens=0, tokens=prompt.token_count),
             held.acquire(decision.prefill[0].id, prefill_tokens=0, tokens=prompt.token_count)
@@ -373,27 +373,6 @@ class Gate:
     def _expected_output(self, request: InferenceRequest) -> float:
         mean = self._mean_output
         return mean if request.max_tokens is None else min(mean, request.max_tokens * request.n)
-
-    def _has_room(self, state: EndpointState, now: float, spare: int = 0) -> bool:
-        """`spare`: room for so many more must be left."""
-        return self._saturation(state, now, spare) < 1.0
-
-    def _saturation(self, state: EndpointState, now: float, spare: int = 0) -> float:
-        name = state.endpoint.id
-        own = self._inflight.get(name)
-        others = self._shared.others().get(name)
-        load = own if others is None else _sum(own, others)
-        if self._held.busy:
-            load = _sum(load, self._held.get(name))
-        if spare:
-            load = _sum(load, Inflight(spare))
-        saturation = self._detector.saturation(Seen(state, load, None, now))
-        if saturation < 1.0:
-            return saturation
-        estimate = self._estimates(name)
-        if estimate is None:
-            return saturation
-        return self._detector.saturation(Seen(state, load, load.requests - estimate.decoding, now))
 
     def _hear(self, now: float) -> None:
         self._read = self._notes()
@@ -411,37 +390,21 @@ class Gate:
 
     def _refused(self, standing: Standing, reason: Refusal, now: float) -> Overloaded:
         self._observer.on_refused(standing.priority, reason)
-        if reason == "too-large":
-            return Overloaded("All endpoints are busy, and this request's body is too large to wait in the queue.")
-        what = "requests of negative priority are refused" if reason == "shed" else "the queue is full"
-        after_s = self._queues.retry_after_s(standing.priority, now, standing.max_wait_s)
-        return Overloaded(
-            f"All endpoints are busy and {what}; try again in {after_s} s or later.", retry_after_s=after_s
-        )
+        return refusals.refused(reason, self._queues.retry_after_s(standing.priority, now, standing.max_wait_s))
 
-    def _turn_away(self, entry: Entry, reason: str, now: float) -> None:
+    def _turn_away(self, entry: Entry, reason: Literal["evicted", "expired"], now: float) -> None:
         waiter = self._waiters.pop(entry)
         waited_s = now - entry.enqueued_at
         self._observer.on_waited(entry.priority, waited_s, reason)
         self._observer.on_refused(entry.priority, reason)
         try:
             waiter.waiting.states()
-        except NoEndpoint as nobody:
+        except RouterError as nobody:
             _answer(waiter, nobody)
             return
-        except RouterError as error:
-            _answer(waiter, error)
-            return
         after_s = self._queues.retry_after_s(entry.priority, now, waiter.standing.max_wait_s)
-        why = "had to make room for others" if reason == "evicted" else "was not served in time"
-        _answer(
-            waiter,
-            Overloaded(
-                f"All endpoints are busy: after {waited_s:.1f} s in the queue the request {why}; try again in "
-                f"{after_s} s or later.",
-                retry_after_s=after_s,
-            ),
-        )
+        told_why = refusals.evicted if reason == "evicted" else refusals.expired
+        _answer(waiter, told_why(waited_s, after_s))
 
     # What is seen of it
 
@@ -451,7 +414,7 @@ class Gate:
 
     def saturation(self, states: Sequence[EndpointState]) -> dict[str, float]:
         now = self._clock()
-        return {state.endpoint.id: self._saturation(state, now) for state in states}
+        return {state.endpoint.id: self._gauge.saturation(state, now) for state in states}
 
     @property
     def queued(self) -> int:
@@ -460,78 +423,13 @@ class Gate:
 
     def held(self) -> int:
         """Places held for requests whose legs have not begun."""
-        return sum(place.requests for place in self._held.snapshot().values())
+        return sum(place.requests for place in self._gauge.held.snapshot().values())
 
     def describe(self) -> dict[str, Any]:
         """Queues, accounts and the rate at which they are served."""
-        now = self._clock()
-        return {
-            "requests": self._queues.requests,
-            "bytes": self._queues.nbytes,
-            "dispatched_per_s": round(self._queues.drain.per_s(now), 2),
-            "classes": [
-                {
-                    "priority": known.priority,
-                    "requests": known.requests,
-                    "bytes": known.nbytes,
-                    "tenants": [
-                        {
-                            "tenant": line.account.tenant,
-                            "weight": line.account.weight,
-                            "requests": line.requests,
-                            "bytes": line.nbytes,
-                            "requests_at_other_routers": sum(line.elsewhere.values()),
-                            "deficit_tokens": round(line.account.deficit),
-                            "charged_tokens": round(line.account.served),
-                        }
-                        for line in known.lines()
-                    ],
-                }
-                for known in self._queues.classes()
-            ],
-        }
-
-
-class _Room:
-    """Which endpoints have room, while a pump runs. Asked again after each dispatch."""
-
-    def __init__(
-        self, lanes: Mapping[Lane, Sequence[EndpointState]], has_room: Callable[[EndpointState, int], bool]
-    ) -> None:
-        self._lanes = lanes
-        self._has_room = has_room
-        self._known: dict[tuple[str, int], bool] = {}
-
-    def forget(self) -> None:
-        """Something was dispatched: those that had room may have none."""
-        self._known = {key: False for key, has_room in self._known.items() if not has_room}
-
-    def open(self, spare: int) -> dict[Lane, list[str]]:
-        """Lane -> endpoints with room for more than `spare`; a lane without is absent."""
-        found = {}
-        for lane, states in self._lanes.items():
-            free = [state for state in states if self._free(state, spare)]
-            decode = any(state.endpoint.role is not _PREFILL for state in free)
-            if decode and (not lane.splits or any(state.endpoint.role is not _DECODE for state in free)):
-                found[lane] = [state.endpoint.id for state in free]
-        return found
-
-    def _free(self, state: EndpointState, spare: int) -> bool:
-        key = (state.endpoint.id, spare)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._has_room(state, spare)
-        return known
+        return describe(self._queues, self._clock())
 
 
 def _answer(waiter: _Waiter, error: RouterError) -> None:
     if not waiter.future.done():
         waiter.future.set_result(error)
-
-
-def _sum(own: Inflight, others: Inflight) -> Inflight:
-    if own is NO_INFLIGHT:
-        return others
-    return Inflight(
-        own.requests + others.requests, own.prefill_tokens + others.prefill_tokens, own.tokens + others.tokens
-    )

@@ -26,6 +26,9 @@ from router.flowcontrol.lines import Line, Open
 
 _IDLE_S = 60.0
 _ENOUGH = 1e-9
+_MULTIPLE = 16.0
+_AMPLE = 1 / 16
+"""Of free room: below it nobody is refused for what it has waiting."""
 
 Backlog = Mapping[tuple[int, str], Mapping[Lane, int]]
 """(priority, tenant) -> requests waiting by lane."""
@@ -78,7 +81,7 @@ class Queues:
         self,
         limits: QueueLimits,
         *,
-        quantum: float = 1024.0,
+        quantum: float = 256.0,
         ordering: Literal["fcfs", "edf"] = "fcfs",
         weights: Mapping[str, float] | None = None,
     ) -> None:
@@ -122,9 +125,35 @@ class Queues:
         """Why a request of that kind would be refused now; None: there is room, or some would be made."""
         if nbytes > min(self._limits.total.nbytes, self._limits.of(priority).nbytes):
             return "too-large"
+        if self._takes_too_much(priority, tenant, nbytes):
+            return "full"
         if self._fits(priority, nbytes) or self._victim(priority, tenant, nbytes) is not None:
             return None
         return "shed" if priority < 0 else "full"
+
+    def _takes_too_much(self, priority: int, tenant: str, nbytes: int) -> bool:
+        """Whether the tenant would have more waiting than a multiple of what is free, by its weight: so room is left
+        for others while it is refused at once, and hardly anybody has to be put out again. (Dynamic thresholds:
+        Choudhury and Hahne, 1998.)"""
+        own = self._classes.get(priority)
+        if own is None:
+            return False
+        limits, total = self._limits.of(priority), self._limits.total
+        before = [known for known in self._order if known.priority >= priority]
+        free = 1.0 - max(
+            own.requests / limits.requests,
+            own.nbytes / limits.nbytes,
+            sum(known.requests for known in before) / total.requests,
+            sum(known.nbytes for known in before) / total.nbytes,
+        )
+        if free >= _AMPLE or free <= 0.0:
+            return False
+        mine = own.known(tenant)
+        requests, size = (0, 0) if mine is None else (mine.requests, mine.nbytes)
+        weight = self._weights.get(tenant, 1.0)
+        others = sum(line.account.weight for line in _waiting(own) if line.account.tenant != tenant)
+        part = max((requests + 1) / limits.requests, (size + nbytes) / limits.nbytes)
+        return bool(others) and part > _MULTIPLE * free * weight / (weight + others)
 
     def _add(self, entry: Entry, now: float) -> None:
         self._numbers += 1

@@ -91,5 +91,5 @@ class FlowControlSettings(Section):
     """Priorities with limits of their own."""
     tenant_weights: Annotated[dict[str, float], AfterValidator(_positive)] = Field(default_factory=dict)
     """Tenant to weight: tokens served to tenants of a class that keep waiting are as their weights; 1 for others."""
-    quantum_tokens: Count = 1024
+    quantum_tokens: Count = 256
     """Tokens that a round gives to a tenant of weight 1: more keeps a tenant's prefixes together, less is smoother."""

@@ -245,6 +245,22 @@ def test_when_a_class_is_full_the_tenant_with_most_waiting_for_its_weight_gives_
     assert evicted.tenant == "greedy"
 
 
+def test_a_tenant_with_most_of_a_nearly_full_queue_is_refused_so_that_nobody_need_be_put_out_for_others() -> None:
+    queues = Queues(limits(each_class=Limits(100, 10_000)), weights={"b": 3.0})
+    evicted = 0
+    for number in range(2000):
+        for tenant in "ab":
+            evicted += len(queues.offer(entry(tenant), 0.0).evicted)
+        if number % 3 == 0:
+            queues.take(OPEN, 0.0)
+    (known,) = queues.classes()
+    held = {line.account.tenant: line.requests for line in known.lines()}
+    assert known.requests >= 90
+    assert 2 * held["a"] <= held["b"]
+    assert evicted <= 5
+    put(queues, entry("new"))
+
+
 def test_sheddable_requests_are_refused_while_others_still_find_room() -> None:
     queues = Queues(limits(Limits(4, 1000), sheddable_share=0.5))
     put(queues, entry(priority=-1), entry(priority=-1))
