@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from router.core import Candidate, Leg
 from router.plugins.scorers.predicted_latency import CostParameters
@@ -26,7 +27,7 @@ from router.scheduling.plugins import Context, Verdict
 
 
 class CostPdDecider(CostParameters, frozen=True):
-    interference: Annotated[float, Meta(ge=0)] = 0.2
+    interference: Annotated[float, Meta(ge=0)] = 0.1
     """More than the scorer's: here it is not where a prefill disturbs, but whether it does."""
 
     def decide(self, context: Context, decode: Candidate) -> Verdict:
@@ -38,6 +39,9 @@ class CostPdDecider(CostParameters, frozen=True):
         if not helpers:
             return Verdict(False, "pd-no-prefiller")
         leg = ask(context.request, prompt, Leg.PREFILL, helpers)
+        # Where few are prefilled because they go elsewhere, a prompt delays those who then cannot stay.
+        rate = max(what.delayed_per_s, leg.delayed_per_s)
+        what, leg = replace(what, delayed_per_s=rate), replace(leg, delayed_per_s=rate)
         here = local(what, decode, weights, now)
         ahead, hand_over = local(leg, helpers[0], weights, now), handed(what, there, weights, now)
         gain = here.total - ahead.total - hand_over.total
@@ -48,6 +52,10 @@ class CostPdDecider(CostParameters, frozen=True):
 
 
 def _why(gain: float, ahead: Terms, hand_over: Terms) -> str:
-    if gain + ahead.pending + ahead.memory > 0:
+    # What the queue there costs: its wait, and the part of the delay that is due to it.
+    busy = ahead.pending + ahead.memory
+    if ahead.pending:
+        busy += ahead.delay * ahead.pending / (ahead.pending + 0.5 * ahead.own)
+    if gain + busy > 0:
         return "pd-prefill-busy"
     return "pd-transfer-dearer" if gain + hand_over.pending > 0 else "pd-short"

@@ -74,3 +74,12 @@ def test_a_pool_of_engines_that_serve_whole_requests_is_never_disaggregated() ->
 def test_one_endpoint_is_never_both_legs_of_a_request() -> None:
     decision = decide(engine("b", Role.BOTH), engine("d", Role.DECODE, **BUSY))
     assert not decision.prefill or decision.prefill[0].id != decision.decode[0].id
+
+
+def test_a_queue_has_one_price_wherever_the_prompt_is_computed() -> None:
+    """Nobody was prefilled on the decode endpoint lately: that is no reason to put a long prompt there."""
+    decoder = {"decoding": 12, "requests": 12, "step_s": 0.015}
+    long = decide(engine("p", Role.PREFILL, delayed_per_s=4.0), engine("d", Role.DECODE, **decoder), blocks=1024)
+    assert long.reason == "pd"
+    busy = engine("p", Role.PREFILL, queued_s=0.5, queued_tokens=4500, requests=1, delayed_per_s=4.0)
+    assert decide(busy, engine("d", Role.DECODE, **decoder), blocks=1024).reason == "pd-prefill-busy"
