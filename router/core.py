@@ -177,8 +177,6 @@ class EndpointMetrics(msgspec.Struct, frozen=True, kw_only=True):
     running_loras: frozenset[str] = frozenset()
     waiting_loras: frozenset[str] = frozenset()
     max_loras: int | None = None
-    own_requests: int | None = None
-    """What this router itself had in flight there at `taken_at`, so that the rest is known to be others'."""
 
 
 class EndpointState(msgspec.Struct, frozen=True, kw_only=True):

@@ -217,7 +217,6 @@ class Simulation:
             running=engine.running,
             waiting=engine.waiting,
             kv_usage=engine.cache.used_fraction,
-            own_requests=self._routing.inflight.get(name).requests,
         )
         return EndpointState(
             endpoint=state.endpoint,

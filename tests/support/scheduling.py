@@ -38,21 +38,19 @@ def candidate(
     running: float | None = None,
     waiting: float | None = None,
     kv_usage: float | None = None,
-    own_requests: int | None = None,
     running_loras: Sequence[str] = (),
     waiting_loras: Sequence[str] = (),
     max_loras: int | None = None,
     scraped: bool | None = None,
 ) -> Candidate:
     """A candidate that knows only what is said; metrics exist if any is given or `scraped` says so."""
-    said = any(value is not None for value in (running, waiting, kv_usage, own_requests, max_loras))
+    said = any(value is not None for value in (running, waiting, kv_usage, max_loras))
     known = scraped if scraped is not None else said or bool(running_loras) or bool(waiting_loras)
     metrics = EndpointMetrics(
         taken_at=NOW - 1.0,
         running=running,
         waiting=waiting,
         kv_usage=kv_usage,
-        own_requests=own_requests,
         running_loras=frozenset(running_loras),
         waiting_loras=frozenset(waiting_loras),
         max_loras=max_loras,

@@ -13,7 +13,9 @@ import yaml
 from pydantic import ValidationError
 
 from loadtest.replay.policies.base import Built, Contestant, World
+from loadtest.simulator.timing import EngineProfile
 from router.capacity.engine_model import EngineModels
+from router.capacity.laws import Profile
 from router.core import Candidate
 from router.errors import ConfigError
 from router.plugins.builtin import builtin_registry
@@ -23,12 +25,18 @@ from router.scheduling.epc import is_epc, load_epc
 from router.settings.model import SchedulingTree
 
 
-def contestant(name: str, settings: Callable[[World], SchedulingSettings] | SchedulingSettings) -> Contestant:
-    """`settings`, or what makes them of what an operator would know of the pool."""
+def contestant(
+    name: str,
+    settings: Callable[[World], SchedulingSettings] | SchedulingSettings,
+    *,
+    prior: EngineProfile | None = None,
+) -> Contestant:
+    """`settings`, or what makes them of what an operator would know of the pool. `prior`: what engines are taken for
+    until they are known; None as when it serves."""
 
     def build(world: World) -> Built:
         chosen = settings(world) if callable(settings) else settings
-        models = EngineModels(world.clock)
+        models = EngineModels(world.clock, prior=_profile(prior))
         return Built(
             policy=build_scheduler(chosen, builtin_registry()),
             observers=(models,),
@@ -40,6 +48,20 @@ def contestant(name: str, settings: Callable[[World], SchedulingSettings] | Sche
         )
 
     return Contestant(name=name, build=build, product=True)
+
+
+def _profile(engine: EngineProfile | None) -> Profile | None:
+    if engine is None:
+        return None
+    return Profile(
+        overhead_s=0.0,
+        token_s=1.0 / engine.prefill_tokens_per_s,
+        pair_s=engine.attention_s,
+        step_base_s=engine.step_s,
+        step_seq_s=engine.per_seq_s,
+        step_kv_s=engine.per_kv_token_s,
+        chunk=engine.chunk,
+    )
 
 
 def one_profile(

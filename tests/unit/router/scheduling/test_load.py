@@ -19,13 +19,6 @@ def test_requests_of_others_count() -> None:
     assert loads([candidate(running=8, waiting=4, inflight=3)]) == [12]
 
 
-def test_knowing_what_was_ours_at_the_scrape_separates_others_from_ours() -> None:
-    # 12 seen, 9 of them ours; since then all of ours have ended but one.
-    assert loads([candidate(running=12, own_requests=9, inflight=1)]) == [4]
-    # The scrape may have missed some of ours on their way: never less than what we have.
-    assert loads([candidate(running=2, own_requests=5, inflight=5)]) == [5]
-
-
 def test_unknown_counts_stay_unknown() -> None:
     assert waiting([candidate(inflight=4), candidate(running=3, inflight=4)]) == [None, None]
     assert running([candidate(inflight=4), candidate(waiting=3, inflight=4)]) == [None, None]
