@@ -230,7 +230,7 @@ async def test_a_takeover_goes_on_from_where_the_dead_owner_was_and_clears_nothi
     await first.die()
     publish(engine, 4, 8)
     least = 4
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while least < 8:
             blocks = await truth.blocks()
             assert blocks >= least
