@@ -36,6 +36,8 @@ _SHOW_EVERY = 15
 _WARM = 0.25
 """Share of the samples that the fit leaves out: caches fill, and the allocator finds its size."""
 _PER = 100_000
+_SIMULATOR = ("--profile=instant", "--num-gpu-blocks=2000")
+"""Small caches, full after some hundred requests: until an engine's cache is full, the index of it rightly grows."""
 
 
 class Sample(NamedTuple):
@@ -125,8 +127,7 @@ async def run(options: argparse.Namespace, folder: Path, console: Console) -> tu
     """Raises `ChildFailed`, OSError."""
     port = free_ports(3)
     engines = [
-        Actor(f"engine{n}", port + n, ["router", "sim", f"--port={port + n}", "--profile=instant"], folder)
-        for n in range(2)
+        Actor(f"engine{n}", port + n, ["router", "sim", f"--port={port + n}", *_SIMULATOR], folder) for n in range(2)
     ]
     config = folder / "router.yaml"
     settings = {
