@@ -151,7 +151,7 @@ async def test_what_is_in_use_is_shown_while_it_is() -> None:
         await until(lambda: at.calls == 1)
         slots = (await at.client.get("/debug/slots")).json()
         assert not slots["at_rest"]
-        assert slots["in_use"] == {"requests": 1, "admitted": 1, "upstream_busy": 1, "tokenizing": 0}
+        assert {"requests": 1, "admitted": 1, "upstream_busy": 1, "tokenizing": 0}.items() <= slots["in_use"].items()
         assert [lease["requests"] for lease in slots["leases"].values()] == [1]
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
