@@ -9,7 +9,7 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -45,7 +45,9 @@ from router.observability.metrics import CONTENT_TYPE, Metrics
 from router.observability.sharing import SharingMetrics
 from router.observability.supervisor import Supervisor
 from router.orders import Administrator, Orders
-from router.pool.discovery import Feeds
+from router.planned import planned
+from router.planning.view import PlanMetrics
+from router.pool.discovery import Discovery, Feeds
 from router.pool.events import EventWiring
 from router.pool.monitor import Monitor
 from router.pool.pool import Pool
@@ -140,7 +142,19 @@ class App:
             estimates=self.engines.estimate,
             notes=no_notes if self._shared is None else self._shared.board.notes,
         )
+        objectives = assembly.objectives(settings)
+        self._planned = planned(
+            settings,
+            pool=self.pool,
+            engines=self.engines,
+            inflight=self.inflight,
+            routers=lambda: 1 if self._shared is None else max(self._shared.board.routers, 1),
+            priority_of=lambda request: objectives.priority(request.caller),
+            clock=clock,
+        )
         observers: list[Observer] = [self.engines, self.gate, decisions]
+        if self._planned is not None:
+            observers.append(self._planned.listener)
         if metrics is not None:
             observers.append(metrics)
         if flow is not None:
@@ -185,7 +199,9 @@ class App:
             estimates=self.engines.estimate,
             slow_start_s=settings.pool.slow_start_s,
             prompt_limit=assembly.prompt_limit(settings),
+            wake=None if self._planned is None else self._planned.wake,
         )
+        planning = None if self._planned is None else self._planned.planning
         views = Views(
             version=version("kvrouter"),
             pool=self.pool,
@@ -201,12 +217,15 @@ class App:
             rate_limited=self._limits.refused,
             loop_lag=self._lag,
             slots=self._slots(admission, holders, decisions),
+            planning=planning,
             clock=clock,
         )
         if metrics is not None:
             metrics.watch(views)
         if flow is not None:
             flow.watch(views)
+        if metrics is not None and planning is not None:
+            metrics.registry.register(PlanMetrics(lambda: planning.status, clock))
         if metrics is not None:
             self.pool.add_observer(SeriesOfEndpoints(metrics))
             if self._shared is not None:
@@ -268,6 +287,9 @@ class App:
             },
         )
 
+    def _started_here(self) -> Mapping[str, Discovery]:
+        return {} if self._planned is None else self._planned.discoveries
+
     def _gone(self, endpoint_id: str) -> None:
         self.indexing.forget(endpoint_id)
         self.engines.forget(endpoint_id)
@@ -293,7 +315,10 @@ class App:
             self.supervisor.spawn("rates", self._rates.run)
         self._events.start()
         self.monitor.start()
-        self._feeds.follow(self._discoveries)
+        self._feeds.follow({**self._discoveries, **self._started_here()})
+        if self._planned is not None:
+            self.supervisor.spawn("planner", self._planned.planning.run)
+            self.supervisor.spawn("waking", self._planned.planning.watch)
         # A first round before listening: the first request then finds models, block sizes and health known.
         await self.monitor.probe_all()
         await self.tokenization.prepare(self.pool.snapshot())
@@ -304,7 +329,7 @@ class App:
         keys, admins = assembly.key_ring(settings), assembly.admin_ring(settings)
         discoveries = assembly.discoveries(settings)
         self.pool.set_endpoints(assembly.endpoint_specs(settings))
-        self._feeds.follow(discoveries)
+        self._feeds.follow({**discoveries, **self._started_here()})
         self.director.scheduler = scheduler
         self.director.prompt_limit = assembly.prompt_limit(settings)
         self._limits.apply(assembly.key_rates(settings))
@@ -320,6 +345,8 @@ class App:
         await self.monitor.stop()
         await self._events.aclose()
         await self.supervisor.aclose()
+        if self._planned is not None:
+            await self._planned.planning.aclose()
         await self.indexing.aclose()
         if self._shared is not None:
             await self._shared.index.aclose()

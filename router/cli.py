@@ -154,6 +154,9 @@ def demo(
     speed: Annotated[
         float, typer.Option(metavar="FACTOR", min=0.01, max=1000.0, help="How much faster than life the engines are.")
     ] = 1.0,
+    autoscale: Annotated[
+        bool, typer.Option("--autoscale", help="The router starts and drains the engines as its planner wants.")
+    ] = False,
 ) -> None:
     """Run simulated engines and a router before them on 127.0.0.1, until Ctrl-C.
 
@@ -162,7 +165,7 @@ def demo(
     from loadtest.demo.run import DemoError, Options, run_demo
 
     try:
-        code = run_demo(Options(port=port, prefill=prefill, decode=decode, speed=speed), Console())
+        code = run_demo(Options(port=port, prefill=prefill, decode=decode, speed=speed, autoscale=autoscale), Console())
     except DemoError as error:
         raise ConfigError(str(error)) from None
     raise typer.Exit(code)

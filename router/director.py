@@ -34,7 +34,7 @@ from router.inflight import InflightTracker
 from router.legs import EngineRefused, Legs
 from router.observability.events import Observer, Outcome
 from router.pool.models import serving
-from router.ports import CUT, Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization
+from router.ports import CUT, Clock, EndpointPool, PrefixIndex, Reply, SharedLoad, Tokenization, Waker
 from router.prompt_limit import NO_LIMIT, PromptLimit
 from router.scheduling.explanation import explain as explanation
 from router.scheduling.ramp import open_to_more
@@ -56,6 +56,7 @@ class Director:
     `refresh_models` asks the engines which models they serve, at most once a second: for a name nobody is known for.
 
     `estimates` tells what is known of an endpoint's engine by its id. `slow_start_s`: see `router.scheduling.ramp`.
+    `wake`: where requests wait for the first engine of their pool; None: they are refused.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Director:
         estimates: Callable[[str], EngineEstimate | None] = lambda _: None,
         slow_start_s: float = 0.0,
         prompt_limit: PromptLimit = NO_LIMIT,
+        wake: Waker | None = None,
     ) -> None:
         self._pool = pool
         self._refresh_models = refresh_models
@@ -96,6 +98,7 @@ class Director:
         self._estimates = estimates
         self.prompt_limit = prompt_limit
         self._slow_start_s = slow_start_s
+        self._wake = wake
 
     async def serve(self, request: InferenceRequest, reply: Reply) -> None:
         """Raises `RouterError` for what the client must be told, before or after the head went out."""
@@ -114,6 +117,9 @@ class Director:
 
     async def _journey(self, trip: Trip, reply: Reply) -> None:
         request = trip.request
+        if self._wake is not None and not self._able(request.model):
+            # Where a planner starts engines for a pool that has none.
+            await self._wake.until(lambda: self._able(request.model), request.model)
         if not serving(request.model, self._pool.snapshot()):
             await self._refresh_models()
         states = self._eligible(request)
@@ -138,6 +144,13 @@ class Director:
             await self._legs_of(trip, admitted, prompt, reply)
         finally:
             self._gate.ends(admitted, trip.served_tokens(), trip.output_tokens)
+
+    def _able(self, model: str | None) -> bool:
+        """Some endpoint that may decode serves the model and is not down."""
+        return any(
+            state.health in (Health.HEALTHY, Health.UNKNOWN) and state.endpoint.role is not Role.PREFILL
+            for state in serving(model, self._pool.snapshot())
+        )
 
     async def _admit(self, trip: Trip, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Admitted:
         """The decision: at once where there is room, else when its turn has come."""

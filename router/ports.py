@@ -6,7 +6,7 @@ nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from router.core import Endpoint, EndpointMatch, EndpointState, Headers, InferenceRequest, Inflight, TokenizedPrompt
@@ -172,3 +172,9 @@ class UpstreamAborted(UpstreamError):
     """The engine ended the answer in good form without having finished it: an abort that nobody asked for."""
 
     kind = "abort"
+
+
+class Waker(Protocol):
+    async def until(self, able: Callable[[], bool], model: str | None) -> None:
+        """Returns when `able`, or when there is nothing to wait for or not for any longer."""
+        ...

@@ -15,6 +15,8 @@ from router.loop import LoopLag
 from router.observability.decisions import RecentDecisions
 from router.observability.metrics import IndexFigures, Metrics
 from router.observability.supervisor import Supervisor
+from router.planning.service import Planning
+from router.planning.view import described
 from router.pool.describe import describe
 from router.pool.observers import PoolObserver
 from router.pool.pool import Pool
@@ -43,6 +45,7 @@ class Views:
         rate_limited: Mapping[str, int],
         loop_lag: LoopLag,
         slots: Slots,
+        planning: Planning | None,
         clock: Clock,
     ) -> None:
         self.version = version
@@ -59,6 +62,7 @@ class Views:
         self._rate_limited = rate_limited
         self._loop_lag = loop_lag
         self._slots = slots
+        self._planning = planning
         self._clock = clock
 
     def states(self) -> Sequence[EndpointState]:
@@ -132,6 +136,12 @@ class Views:
             for name, value in saturation.items()
         }
         return {**self._gate.describe(), "endpoints": endpoints}
+
+    def plan(self) -> dict[str, Any]:
+        return described(None if self._planning is None else self._planning.status, self._clock())
+
+    def wakes(self) -> bool:
+        return self._planning is not None
 
     def decisions(self) -> list[dict[str, Any]]:
         return self._decisions.recent()

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +25,8 @@ from rich.text import Text
 from loadtest.demo.children import Child, ChildFailed, plain_environment
 from loadtest.demo.engines import Fleet, Role
 from loadtest.demo.status import Status, read_status
-from loadtest.simulator.settings import TOKENIZER_PATH, EngineConfig
+from loadtest.demo.steps import Steps
+from loadtest.simulator.settings import TOKENIZER_PATH, EngineConfig, find_profile
 
 HOST = "127.0.0.1"
 MODEL = EngineConfig().model
@@ -51,6 +53,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     prefill: int = 2
     decode: int = 2
     speed: float = 1.0
+    autoscale: bool = False
+    """The router starts and drains the engines, as its planner wants."""
+    most: int = 8
+    """Engines of a role, at the most, when it does."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -112,6 +118,50 @@ def router_config(options: Options, urls: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def autoscaled_config(options: Options, variants: Path) -> dict[str, Any]:
+    """The router's configuration when it starts the engines itself; none are there at the beginning."""
+    command = [sys.executable, "-m", "loadtest.demo.leash", "loadtest.simulator", "--port", "{port}"]
+    command += ["--role", "{role}", "--speed", f"{options.speed:g}", "--shutdown-timeout", "5"]
+    return {
+        **router_config(msgspec.structs.replace(options, prefill=0, decode=0), ()),
+        "pool": {"probe_interval_s": 1},
+        "capacity": {
+            "planner": True,
+            "actuator": "local",
+            "local_command": command,
+            "variants_file": str(variants),
+            "interval_s": 5,
+            "min_engines": 1,
+            "max_engines": options.most,
+            "form": "disaggregated" if options.prefill else "aggregated",
+            "stabilization_s": 45,
+            "tpot_slo_s": 0.05 / options.speed,
+            "ttft_slo_s": 2.0 / options.speed,
+        },
+    }
+
+
+def demo_variant(options: Options) -> dict[str, Any]:
+    """The demonstration's engine as an operator would write it down."""
+    profile = find_profile(EngineConfig().profile)
+    return {
+        "name": "demo",
+        "cost_per_hour": 1.0,
+        "startup_s": 10.0,
+        "kv_tokens": profile.kv_tokens,
+        "max_seqs": profile.max_seqs,
+        "laws": {
+            "overhead_s": 0.005 / options.speed,
+            "token_s": 1 / profile.prefill_tokens_per_s / options.speed,
+            "pair_s": profile.attention_s / options.speed,
+            "step_base_s": profile.step_s / options.speed,
+            "step_seq_s": profile.per_seq_s / options.speed,
+            "step_kv_s": profile.per_kv_token_s / options.speed,
+            "chunk": profile.chunk,
+        },
+    }
+
+
 def what_to_type(port: int) -> str:
     """A curl line and an openai-python snippet, complete and ready to paste."""
     body = {
@@ -156,15 +206,26 @@ for turn in range(2):
 def _start(options: Options, folder: Path, children: list[Child], stop: threading.Event) -> None:
     """Both processes, up and ready, into `children`. Raises `ChildFailed`, `Stopped`."""
     environ = plain_environment()
+    if options.autoscale:
+        variants = folder / "variants.yaml"
+        variants.write_bytes(msgspec.json.encode({"variants": [demo_variant(options)]}))
+        _start_router(options, autoscaled_config(options, variants), folder, children, stop)
+        return
     ready = folder / "ready.json"
     fleet = msgspec.json.encode(Fleet(roles=options.roles, speed=options.speed)).decode()
     engines = Child("engines", ["loadtest.demo.engines", fleet, str(ready)], environ, folder)
     children.append(engines)
     _wait(ready.exists, engines, stop)
     urls: list[str] = msgspec.json.decode(ready.read_bytes(), type=list[str])
-    config = folder / "kvrouter.yaml"
-    config.write_bytes(msgspec.json.encode(router_config(options, urls)))
-    router = Child("router", ["router", "serve", "--config", str(config)], environ, folder)
+    _start_router(options, router_config(options, urls), folder, children, stop)
+
+
+def _start_router(
+    options: Options, config: dict[str, Any], folder: Path, children: list[Child], stop: threading.Event
+) -> None:
+    path, environ = folder / "kvrouter.yaml", plain_environment()
+    path.write_bytes(msgspec.json.encode(config))
+    router = Child("router", ["router", "serve", "--config", str(path)], environ, folder)
     children.append(router)
     with httpx.Client(base_url=f"http://{HOST}:{options.port}", timeout=1.0, trust_env=False) as client:
         _wait(lambda: _answers(client), router, stop)
@@ -189,16 +250,24 @@ def _wait(condition: Callable[[], bool], child: Child, stop: threading.Event) ->
 
 def _show_status(port: int, children: Sequence[Child], stop: threading.Event, console: Console) -> None:
     """Until `stop`: one line that is written over on a terminal, a line now and then elsewhere."""
+    steps = Steps()
     with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=2.0, trust_env=False) as client:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, transient=True) as live:
                 while not stop.wait(_LIVE_S):
+                    _show_steps(steps, client, console)
                     live.update(Text(_status_line(client)), refresh=True)
                     _check(children)
         else:
             while not stop.wait(_LINE_S):
+                _show_steps(steps, client, console)
                 console.print(_status_line(client), markup=False, highlight=False, soft_wrap=True)
                 _check(children)
+
+
+def _show_steps(steps: Steps, client: httpx.Client, console: Console) -> None:
+    for line in steps.new(client):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _check(children: Sequence[Child]) -> None:

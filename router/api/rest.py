@@ -47,6 +47,14 @@ class View(Protocol):
         """Who waits for an endpoint with room, and what tenants were served."""
         ...
 
+    def plan(self) -> dict[str, Any]:
+        """What engines are needed, and why."""
+        ...
+
+    def wakes(self) -> bool:
+        """Whether requests may wait for a pool without engines."""
+        ...
+
     def metrics_page(self) -> bytes | None:
         """None when metrics are switched off."""
         ...
@@ -194,8 +202,10 @@ async def ready(given: FromRequest) -> Response:
         state.health in (Health.HEALTHY, Health.UNKNOWN) and state.endpoint.role.value != "prefill"
         for state in given.view.states()
     )
-    shown = {"status": "ready" if able else "no endpoint", "endpoints": able, **family.shown}
-    return _json(shown, 200 if able else 503)
+    # Without traffic a pool at zero is never woken: a router that can wake it takes requests.
+    ready = bool(able) or given.view.wakes()
+    shown = {"status": "ready" if ready else "no endpoint", "endpoints": able, **family.shown}
+    return _json(shown, 200 if ready else 503)
 
 
 @_probes.head("/version", include_in_schema=False)
@@ -235,6 +245,12 @@ async def slots(given: FromRequest) -> Response:
 async def flow(given: FromRequest) -> Response:
     """Who waits for an endpoint with room: queues by priority and tenant, deficits, and how full endpoints are."""
     return _json(given.view.flow())
+
+
+@_debug.get("/debug/plan")
+async def plan(given: FromRequest) -> Response:
+    """What engines each pool should have, and why: the binding constraint, the marginal engine, what was rejected."""
+    return _json(given.view.plan())
 
 
 @_models.get("/v1/models")

@@ -57,7 +57,8 @@ def read(document: object) -> tuple[Variant, ...]:
     if not isinstance(found, Sequence) or isinstance(found, str) or not found:
         raise VariantError("there is no list named variants: write variants: [{name: h100, cost_per_hour: 8.0}]")
     try:
-        variants = msgspec.convert(found, tuple[Variant, ...])
+        # YAML takes 1e-9 for a word, which nobody expects.
+        variants = msgspec.convert(found, tuple[Variant, ...], strict=False)
     except msgspec.ValidationError as error:
         raise VariantError(f"variants: {error}: see docs/autoscaling.md for the form") from None
     names = [variant.name for variant in variants]

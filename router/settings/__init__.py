@@ -4,6 +4,7 @@
 `docs/configuration.md`.
 """
 
+from router.settings.capacity import CapacitySettings
 from router.settings.flow import FlowControlSettings
 from router.settings.keys import ApiKeySettings, RateSettings
 from router.settings.load import dump, load
@@ -30,6 +31,7 @@ from router.settings.model import (
 
 __all__ = [
     "ApiKeySettings",
+    "CapacitySettings",
     "DiscoverySettings",
     "DnsSettings",
     "EndpointSettings",

@@ -72,7 +72,8 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 def _check_needs(settings: Settings) -> None:
     """What one key needs of another. Raises `ConfigError`."""
     endpoints, dns = settings.endpoints, settings.discovery.dns
-    if not endpoints and not dns:
+    starts_its_own = settings.capacity.planner and settings.capacity.actuator == "local"
+    if not endpoints and not dns and not starts_its_own:
         raise ConfigError(
             "endpoints is empty and discovery finds none: name at least one engine, like http://127.0.0.1:8001"
         )

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from kvindex.redis_address import parse_address
 from router.core import Role
 from router.scheduling.config import SchedulingSettings
+from router.settings.capacity import CapacitySettings
 from router.settings.flow import FlowControlSettings
 from router.settings.keys import ApiKeys, RateSettings
 from router.settings.section import Section
@@ -461,6 +462,7 @@ class Settings(BaseSettings):
     pd: PdSettings = PdSettings()
     retries: RetrySettings = RetrySettings()
     flow_control: FlowControlSettings = FlowControlSettings()
+    capacity: CapacitySettings = CapacitySettings()
     usage: UsageSettings = UsageSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()

@@ -23,8 +23,14 @@ def _load_planner(given: Given, profile: EngineProfile, share: float) -> Scaling
     return LoadPlanner(given, share, profile.prefill_tokens_per_s, batch / step)
 
 
+def _planner(given: Given, profile: EngineProfile, headroom: float) -> ScalingLaw:
+    # A day that is compressed leaves no time for the stabilization that is right for a whole one.
+    rules = rules_of(given, headroom=headroom, margin=0.05, stabilization_s=90.0)
+    return Planned(given, variant_of(profile, given.startup_s), rules)
+
+
 MAKERS: dict[str, tuple[float, Make]] = {
-    "planner": (0.05, lambda g, p, knob: Planned(g, variant_of(p, g.startup_s), rules_of(g, headroom=knob))),
+    "planner": (0.0, _planner),
     "clairvoyant": (1.0, lambda g, p, knob: Clairvoyant(g, variant_of(p, g.startup_s), knob)),
     "static": (8.0, lambda g, _, knob: Static(g, knob)),
     "hpa-concurrency": (12.0, lambda g, _, knob: Hpa(g, knob, "concurrency")),

@@ -1,0 +1,156 @@
+"""From settings to the planner at work: its parts, wired; none is started here."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import yaml
+
+from router.capacity.demand import Objective, Qos
+from router.capacity.engine_model import EngineModels
+from router.capacity.plan import Rules
+from router.capacity.traffic import Traffic
+from router.capacity.variants import Variant, VariantError, read
+from router.core import InferenceRequest
+from router.errors import ConfigError
+from router.inflight import InflightTracker
+from router.planning.actuator import Actuator, DryRun, Published
+from router.planning.listening import Listener
+from router.planning.local import LocalEngines
+from router.planning.pools import DEFAULT, Pools
+from router.planning.service import Planning, PlanningOptions
+from router.planning.solver import Solver
+from router.planning.wake import Wake
+from router.pool.discovery import Discovery
+from router.pool.pool import Pool
+from router.ports import Clock
+from router.settings import CapacitySettings, Settings
+
+_ANSWER_S = 1.0
+
+
+class Planned(NamedTuple):
+    planning: Planning
+    wake: Wake
+    listener: Listener
+    discoveries: Mapping[str, Discovery]
+    """Of engines that the actuator starts."""
+
+
+def planned(
+    settings: Settings,
+    *,
+    pool: Pool,
+    engines: EngineModels,
+    inflight: InflightTracker,
+    routers: Callable[[], int],
+    priority_of: Callable[[InferenceRequest], int],
+    clock: Clock,
+) -> Planned | None:
+    """None where nobody plans. `routers`: how many see a share of the traffic. Raises `ConfigError`."""
+    chosen = settings.capacity
+    if not chosen.planner:
+        return None
+    if importlib.util.find_spec("scipy") is None or importlib.util.find_spec("numpy") is None:
+        raise ConfigError("capacity.planner needs scipy, which is not installed: pip install 'kvrouter[planner]'")
+    if settings.server.workers > 1:
+        raise ConfigError("capacity.planner needs all traffic in one process: set server.workers to 1")
+    variants = _variants(chosen)
+    pools, traffic = Pools(variants), Traffic()
+    wake = Wake(most=chosen.max_held, wait_s=chosen.hold_s, pool_of=pools.of, knows=pools.knows)
+    actuator, discoveries = _actuator(chosen, variants, pool, inflight, clock)
+    planning = Planning(
+        options=_options(chosen),
+        solver=Solver(chosen.timeout_s),
+        traffic=traffic,
+        pools=pools,
+        engines=engines,
+        states=pool.snapshot,
+        inflight=inflight.get,
+        routers=routers,
+        actuator=actuator,
+        wake=wake,
+        clock=clock,
+        wall=time.time,
+    )
+
+    def qos_of(request: InferenceRequest) -> Qos:
+        return Qos.BATCH if priority_of(request) < 0 else Qos.INTERACTIVE
+
+    return Planned(planning, wake, Listener(traffic, pool_of=pools.of, qos_of=qos_of, wall=time.time), discoveries)
+
+
+def _options(chosen: CapacitySettings) -> PlanningOptions:
+    return PlanningOptions(
+        interval_s=chosen.interval_s,
+        rules=Rules(
+            objective=Objective(ttft_s=chosen.ttft_slo_s, tpot_s=chosen.tpot_slo_s, attainment=chosen.attainment_ratio),
+            aggregated=chosen.form != "disaggregated",
+            disaggregated=chosen.form in ("disaggregated", "either"),
+            least=chosen.min_engines,
+            most=chosen.max_engines,
+            headroom=chosen.headroom_ratio,
+            survive_failures=chosen.survive_failures,
+            stabilization_s=chosen.stabilization_s,
+            margin=chosen.margin_ratio,
+            idle_s=chosen.idle_s,
+        ),
+        as_present=chosen.form == "present",
+        quotas=chosen.quotas,
+        stale_s=chosen.stale_s,
+    )
+
+
+def _variants(chosen: CapacitySettings) -> tuple[Variant, ...]:
+    if chosen.variants_file is None:
+        return (Variant(name=DEFAULT, confidence=0.0),)
+    path = Path(chosen.variants_file)
+    try:
+        return read(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(
+            f"capacity.variants_file: {path} cannot be read ({error.strerror}): name a YAML file"
+        ) from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"capacity.variants_file: {path} is no YAML ({error}): mend the file") from None
+    except VariantError as error:
+        raise ConfigError(f"capacity.variants_file: {path}: {error}") from None
+
+
+def _actuator(
+    chosen: CapacitySettings, variants: tuple[Variant, ...], pool: Pool, inflight: InflightTracker, clock: Clock
+) -> tuple[Actuator, Mapping[str, Discovery]]:
+    match chosen.actuator:
+        case "metrics":
+            return Published(), {}
+        case "dry-run":
+            return DryRun(), {}
+        case _:
+            if not chosen.local_command:
+                raise ConfigError(
+                    "capacity.local_command is empty: give the command that starts one engine, like "
+                    "[kvrouter, sim, --port, '{port}', --role, '{role}']"
+                )
+            startups = {variant.name: variant.startup_s for variant in variants}
+            local = LocalEngines(
+                chosen.local_command,
+                pool=pool,
+                answers=_healthy,
+                busy=lambda name: inflight.get(name).requests,
+                clock=clock,
+                startup_s=lambda name: startups.get(name, 90.0),
+            )
+            return local, {"local engines": local}
+
+
+async def _healthy(url: str) -> bool:
+    try:
+        async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
+            return (await client.get(f"{url}/health")).status_code == 200
+    except httpx.TransportError:
+        return False

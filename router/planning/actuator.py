@@ -1,0 +1,54 @@
+"""Actuator: who carries out a plan, as a port; and the one that only says what it would do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from router.capacity.plan import Action, Plan
+from router.planning.pools import Starting
+
+logger = logging.getLogger(__name__)
+
+
+class Actuator(Protocol):
+    def starting(self) -> Sequence[Starting]:
+        """Engines that were asked for and do not serve yet."""
+        ...
+
+    async def apply(self, plan: Plan) -> None:
+        """Makes the fleet as the plan wants it, in its own time: starts are begun, scale-ins drain first.
+
+        Raises OSError when it cannot begin.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Ends what it started."""
+        ...
+
+
+class Published:
+    """Somebody else carries it out, by the metrics: HPA, KEDA, an operator."""
+
+    def starting(self) -> Sequence[Starting]:
+        return ()
+
+    async def apply(self, plan: Plan) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class DryRun(Published):
+    """Logs what would be done."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, object] = {}
+
+    async def apply(self, plan: Plan) -> None:
+        wanted = dict(plan.desired)
+        if plan.action is not Action.HOLD and self._last.get(plan.pool) != wanted:
+            shown = ", ".join(f"{n} {role.value} {name}" for (role, name), n in sorted(wanted.items())) or "none"
+            logger.info("planner, dry run: pool %s would have %s (%s: %s)", plan.pool, shown, plan.reason, plan.why)
+        self._last[plan.pool] = wanted

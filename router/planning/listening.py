@@ -1,0 +1,50 @@
+"""Listener: an observer that turns what the router hears of requests into traffic. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from router.capacity.demand import Qos
+from router.capacity.traffic import Traffic
+from router.core import Decision, InferenceRequest, TokenizedPrompt
+from router.observability.events import Dispatched, Ended, FirstToken, LegFailed, Outcome
+
+
+class Listener:
+    """Implements `router.observability.events.Observer`."""
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        *,
+        pool_of: Callable[[str | None], str],
+        qos_of: Callable[[InferenceRequest], Qos],
+        wall: Callable[[], float],
+    ) -> None:
+        """`pool_of`: a request's model -> its pool; `wall`: seconds since the epoch."""
+        self._traffic = traffic
+        self._pool_of = pool_of
+        self._qos_of = qos_of
+        self._wall = wall
+
+    def on_decision(self, request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision) -> None:
+        self._traffic.arrived(self._pool_of(request.model), self._qos_of(request), prompt.token_count, self._wall())
+
+    def on_dispatch(self, event: Dispatched) -> None: ...
+
+    def on_leg_failed(self, event: LegFailed) -> None: ...
+
+    def on_first_token(self, event: FirstToken) -> None: ...
+
+    def on_end(self, event: Ended) -> None:
+        if event.outcome is Outcome.OK and event.prompt_tokens and event.output_tokens:
+            cached = event.cached_tokens if event.cached_tokens is not None else event.matched_tokens or 0
+            request = event.request
+            self._traffic.answered(
+                self._pool_of(request.model),
+                self._qos_of(request),
+                event.prompt_tokens,
+                min(cached, event.prompt_tokens),
+                event.output_tokens,
+                self._wall(),
+            )

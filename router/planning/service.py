@@ -1,0 +1,194 @@
+"""Planning: the task that asks the solver every few seconds, keeps the last plans, and has them carried out.
+
+Fails safe. A solver that gives nothing in time leaves the last plans in force; metrics of engines that are too old make
+a pool's demand unknown, which holds what is there; an actuator that fails is tried again with the next plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from router.capacity.demand import Demand
+from router.capacity.engine_model import EngineModels
+from router.capacity.plan import Action, Plan, PoolView, Rules
+from router.capacity.traffic import Traffic
+from router.capacity.variants import Variant
+from router.core import EndpointState, Inflight
+from router.planning.actuator import Actuator
+from router.planning.pools import Pools, pool_of
+from router.planning.solver import NoPlan, Solver
+from router.planning.wake import Wake
+from router.ports import Clock
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+_LEAST_WAKE_S = 1.0
+"""Between two cycles, even when requests begin to be held."""
+
+
+class PlanningOptions(msgspec.Struct, frozen=True, kw_only=True):
+    interval_s: float
+    rules: Rules
+    as_present: bool = True
+    """A pool keeps the form it has."""
+    quotas: Mapping[str, int] = {}
+    stale_s: float = 60.0
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be asked of the planner at any time."""
+
+    plans: Sequence[Plan] = ()
+    made_at: float | None = None
+    """Monotonic seconds."""
+    took_s: float | None = None
+    failures: int = 0
+    held: Mapping[str, int] = {}
+    actions: Mapping[tuple[str, str], int] = {}
+    """(pool, action) -> plans that changed something."""
+
+
+class Planning:
+    def __init__(
+        self,
+        *,
+        options: PlanningOptions,
+        solver: Solver,
+        traffic: Traffic,
+        pools: Pools,
+        engines: EngineModels,
+        states: Callable[[], Sequence[EndpointState]],
+        inflight: Callable[[str], Inflight],
+        routers: Callable[[], int],
+        actuator: Actuator,
+        wake: Wake,
+        clock: Clock,
+        wall: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._solver = solver
+        self._traffic = traffic
+        self._pools = pools
+        self._engines = engines
+        self._states = states
+        self._inflight = inflight
+        self._routers = routers
+        self._actuator = actuator
+        self._wake = wake
+        self._clock = clock
+        self._wall = wall
+        self._status = Status()
+        self._actions: dict[tuple[str, str], int] = {}
+
+    @property
+    def status(self) -> Status:
+        return msgspec.structs.replace(self._status, held=dict(self._wake.held))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                began = self._clock()
+                await self.cycle()
+                self._wake.asked.clear()
+                await self._rest(began)
+        finally:
+            await self._solver.aclose()
+
+    async def watch(self) -> None:
+        """Lets held requests look, as long as there are any. Until cancelled."""
+        while True:
+            self._wake.look()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _rest(self, began: float) -> None:
+        """Until the next cycle is due, or sooner when a pool must be woken."""
+        least = began + _LEAST_WAKE_S - self._clock()
+        if least > 0:
+            await asyncio.sleep(least)
+        left = began + self._options.interval_s - self._clock()
+        if left > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._wake.asked.wait()
+            except TimeoutError:
+                return
+
+    async def cycle(self) -> None:
+        """One question, one answer, carried out."""
+        views = self.views()
+        try:
+            said = await self._solver.plan(self._clock(), views, self._options.quotas)
+        except NoPlan as error:
+            self._status = msgspec.structs.replace(self._status, failures=self._status.failures + 1)
+            logger.warning("no plan (%s): the last one stays in force", error)
+            return
+        for plan in said.plans:
+            if plan.action is not Action.HOLD:
+                key = (plan.pool, plan.action.value)
+                self._actions[key] = self._actions.get(key, 0) + 1
+                logger.info("planner: pool %s: %s (%s): %s", plan.pool, plan.action.value, plan.reason, plan.why)
+        self._status = Status(
+            plans=said.plans,
+            made_at=self._clock(),
+            took_s=said.took_s,
+            failures=self._status.failures,
+            actions=dict(self._actions),
+        )
+        for plan in said.plans:
+            try:
+                await self._actuator.apply(plan)
+            except OSError as error:
+                logger.error("the plan for pool %s cannot be carried out: %s", plan.pool, error.strerror or error)
+
+    def views(self) -> list[PoolView]:
+        """What the planner is asked about now."""
+        states = self._states()
+        self._pools.look(states)
+        profiles = self._engines.profiles()
+        sure = {name: self._engines.estimate(name) for name in profiles}
+        starting = self._actuator.starting()
+        found = []
+        for name in self._pools.names(states):
+            its = [state for state in states if pool_of(state) == name]
+            variants = self._pools.variants(its, profiles, sure)
+            last = self._traffic.last_arrival(name)
+            found.append(
+                PoolView(
+                    name=name,
+                    variants=variants,
+                    rules=self._rules(its),
+                    demand=self._demand(name, its, variants),
+                    fleet=self._pools.fleet(name, its, starting),
+                    idle_s=None if last is None else max(self._wall() - last, 0.0),
+                )
+            )
+        return found
+
+    def _rules(self, states: Sequence[EndpointState]) -> Rules:
+        rules = self._options.rules
+        if self._options.as_present and states:
+            split = any(state.endpoint.role.value == "prefill" for state in states)
+            return msgspec.structs.replace(rules, aggregated=not split, disaggregated=split)
+        return rules
+
+    def _demand(self, pool: str, states: Sequence[EndpointState], variants: Sequence[Variant]) -> Demand | None:
+        """None while engines are there and none has been heard of lately."""
+        now = self._clock()
+        heard = [state.metrics.taken_at for state in states if state.metrics is not None]
+        if states and heard and now - max(heard) > self._options.stale_s:
+            return None
+        ahead = max((variant.startup_s for variant in variants), default=0.0) + self._options.interval_s
+        # Others see as much as this one: requests are spread over routers evenly.
+        demand = self._traffic.demand(pool, self._wall(), ahead).scaled(float(self._routers()))
+        backlog = sum(self._inflight(state.endpoint.id).prefill_tokens for state in states)
+        return msgspec.structs.replace(demand, backlog_tokens=float(backlog), held=self._wake.held.get(pool, 0))
+
+    async def aclose(self) -> None:
+        await self._actuator.aclose()
+        await self._solver.aclose()

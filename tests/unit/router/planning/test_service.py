@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from router.capacity.demand import Qos
+from router.capacity.engine_model import EngineModels
+from router.capacity.plan import Plan, PoolView, Rules
+from router.capacity.planner import Planner
+from router.capacity.traffic import Traffic
+from router.core import Endpoint, EndpointMetrics, EndpointState, Health, Inflight, ModelCard, Role
+from router.planning.actuator import Published
+from router.planning.messages import Said
+from router.planning.pools import Pools
+from router.planning.service import Planning, PlanningOptions
+from router.planning.solver import NoPlan, Solver
+from router.planning.view import described
+from router.planning.wake import Wake
+from tests.support.planning import variant
+
+
+class Here(Solver):
+    """Plans in this process, or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.planner: Planner | None = Planner()
+
+    async def plan(self, now: float, views: Sequence[PoolView], quotas: Mapping[str, int]) -> Said:
+        if self.planner is None:
+            raise NoPlan("TimeoutError")
+        return Said(1, self.planner.plan(now, views, quotas), 0.0)
+
+
+class Hand(Published):
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+        self.broken = False
+
+    async def apply(self, plan: Plan) -> None:
+        if self.broken:
+            raise OSError("no more processes")
+        self.plans.append(plan)
+
+
+class World:
+    def __init__(self, *, rules: Rules | None = None) -> None:
+        self.now = 1000.0
+        self.states: list[EndpointState] = []
+        self.solver, self.hand, self.traffic = Here(), Hand(), Traffic()
+        pools = Pools([variant()])
+        self.wake = Wake(most=10, wait_s=10.0, pool_of=pools.of, knows=pools.knows)
+        self.planning = Planning(
+            options=PlanningOptions(interval_s=15.0, rules=rules or Rules(), stale_s=60.0),
+            solver=self.solver,
+            traffic=self.traffic,
+            pools=pools,
+            engines=EngineModels(lambda: self.now),
+            states=lambda: self.states,
+            inflight=lambda _: Inflight(),
+            routers=lambda: 1,
+            actuator=self.hand,
+            wake=self.wake,
+            clock=lambda: self.now,
+            wall=lambda: self.now,
+        )
+
+    def engine(self, name: str, role: Role = Role.BOTH) -> None:
+        self.states.append(
+            EndpointState(
+                endpoint=Endpoint(id=name, url=f"http://{name}", role=role),
+                health=Health.HEALTHY,
+                models={"m": ModelCard(id="m")},
+                metrics=EndpointMetrics(taken_at=self.now),
+            )
+        )
+
+    def busy(self) -> None:
+        for step in range(600):
+            at = self.now - 60.0 + step / 10
+            self.traffic.arrived("m", Qos.INTERACTIVE, 2500, at)
+            self.traffic.answered("m", Qos.INTERACTIVE, 2500, 0, 250, at)
+
+
+async def test_traffic_becomes_a_plan_and_the_plan_is_carried_out() -> None:
+    world = World()
+    world.engine("a")
+    world.busy()
+    await world.planning.cycle()
+    assert world.hand.plans[0].total > 3
+    shown = described(world.planning.status, world.now)
+    assert shown["plans"][0]["desired"] == [{"role": "both", "variant": "big", "count": world.hand.plans[0].total}]
+    assert shown["plans"][0]["why"]
+
+
+async def test_metrics_that_stop_hold_what_is_there() -> None:
+    world = World()
+    world.engine("a")
+    world.busy()
+    world.now += 61.0
+    await world.planning.cycle()
+    assert (world.hand.plans[0].reason, world.hand.plans[0].total) == ("stale", 1)
+
+
+async def test_a_solver_that_gives_nothing_leaves_the_last_plan_in_force() -> None:
+    world = World()
+    world.engine("a")
+    world.busy()
+    await world.planning.cycle()
+    before = world.planning.status.plans
+    world.solver.planner = None
+    await world.planning.cycle()
+    assert world.planning.status.plans == before
+    assert world.planning.status.failures == 1
+    assert len(world.hand.plans) == 1
+
+
+async def test_an_actuator_that_fails_does_not_end_the_planner() -> None:
+    world = World()
+    world.engine("a")
+    world.hand.broken = True
+    await world.planning.cycle()
+    world.hand.broken = False
+    await world.planning.cycle()
+    assert len(world.hand.plans) == 1
+
+
+async def test_a_disaggregated_pool_stays_so() -> None:
+    world = World()
+    world.engine("p", Role.PREFILL)
+    world.engine("d", Role.DECODE)
+    world.busy()
+    await world.planning.cycle()
+    plan = world.hand.plans[0]
+    assert plan.form == "disaggregated"
+    assert {role for role, _ in plan.desired} == {Role.PREFILL, Role.DECODE}
+
+
+async def test_an_empty_pool_that_may_be_empty_is_woken_by_who_waits() -> None:
+    world = World(rules=Rules(least=0))
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 0
+    world.wake.held["default"] = 3
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 1
+    assert "3 requests wait" in world.hand.plans[-1].why
