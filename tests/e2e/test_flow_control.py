@@ -11,7 +11,7 @@ from tests.e2e.test_serving import CHAT, chat, eventually, idle
 from tests.support.router import RunningRouter, client_of, endpoints, running_router
 from tests.support.simulator import engines
 
-TINY: dict[str, Any] = {"max_num_seqs": 2, "profile": "demo", "speed": 10.0}
+TINY: dict[str, Any] = {"max_num_seqs": 2, "profile": "demo"}
 FLOW: dict[str, Any] = {
     "server__trusted_peers": ["127.0.0.1"],
     "flow_control__max_requests_per_endpoint": 2,
@@ -47,7 +47,7 @@ async def test_under_overload_priority_goes_first_tenants_share_by_weight_and_th
         return answer
 
     async with (
-        engines(2, **TINY) as running,
+        engines(2, **TINY, speed=3.0) as running,
         running_router(
             endpoints(running),
             flow_control__tenant_weights={"b": 3.0},
@@ -56,18 +56,25 @@ async def test_under_overload_priority_goes_first_tenants_share_by_weight_and_th
         ) as router,
         client_of(router) as client,
     ):
+        long = chat("long", max_tokens=4000, ignore_eos=True)
+        before = [asyncio.create_task(client.post(CHAT, json=long)) for _ in range(4)]
+        await eventually(lambda: all(len(engine.engine.ranks[0].core.running) == 2 for engine in running))
         tasks = [asyncio.create_task(one(client, number, "ab"[number % 2])) for number in range(60)]
-        await eventually(lambda: router.app.gate.queued >= 30)
+        await eventually(lambda: router.app.gate.queued + sum(task.done() for task in tasks) == 60, within_s=60.0)
         shown = await flow(client)
         assert {known["tenant"] for known in shown["classes"][0]["tenants"]} == {"a", "b"}
         assert all(endpoint["saturation"] >= 1 for endpoint in shown["endpoints"].values())
         tasks += [asyncio.create_task(one(client, number, "c", "high")) for number in range(100, 106)]
+        await eventually(lambda: router.app.gate.waiting().get(5) is not None and router.app.gate.waiting()[5][0] == 6)
+        for task in before:
+            task.cancel()
+        await asyncio.gather(*before, return_exceptions=True)
         answers = await asyncio.gather(*tasks)
         assert {answer.status_code for answer in answers} == {200, 429}
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
         assert all(answer.status_code == 200 for answer in answers[60:])
-        assert max(number for number, who in enumerate(ended) if who == "high") < len(ended) / 2
-        middle = [who for who in ended[4:24] if who != "high"]
+        assert max(number for number, who in enumerate(ended) if who == "high") < 12
+        middle = [who for who in ended[:26] if who != "high"]
         assert middle.count("b") > middle.count("a")
         page = (await client.get("/metrics")).text
         assert 'kvrouter_flow_wait_seconds_count{outcome="dispatched",priority="5"}' in page
@@ -78,7 +85,7 @@ async def test_under_overload_priority_goes_first_tenants_share_by_weight_and_th
 
 async def test_a_client_that_leaves_while_it_waits_is_taken_out_and_nothing_of_it_reaches_an_engine() -> None:
     async with (
-        engines(1, **{**TINY, "speed": 1.0}) as (engine,),
+        engines(1, **TINY) as (engine,),
         running_router(endpoints([engine]), **FLOW) as router,
         client_of(router) as client,
     ):
