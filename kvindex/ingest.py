@@ -14,9 +14,20 @@ and then calling `replay_ended` (or `replay_failed`), and meanwhile holds live m
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
-from kvindex.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, MalformedEvents, Message, Tier
+from kvindex.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventBatch,
+    MalformedEvents,
+    Message,
+    Tier,
+)
 from kvindex.events import decode_events as decode
 from kvindex.hashing import chain_root
 from kvindex.journal import At, Journal, Saved, Unheard
@@ -303,7 +314,7 @@ class Ingest:
         self.counters.batches += 1
         self.counters.unknown_events += batch.unknown
         log = OperationLog()
-        for event in batch.events:
+        for event in _with_removals_joined(batch.events):
             try:
                 self._event(event, log)
             except UnknownParent:
@@ -359,6 +370,33 @@ class Ingest:
         if kind is not None and self._group is None:
             self._group = event.group_idx
         return event.group_idx != (self._group or 0)
+
+
+def _with_removals_joined(events: Sequence[Event]) -> Iterator[Event]:
+    """Engines tell evictions one by one: neighbours of one tier and group become one event."""
+    run: BlockRemoved | None = None
+    more: list[int | bytes] = []
+    for event in events:
+        if type(event) is BlockRemoved:
+            if run is None:
+                run = event
+                continue
+            if event.medium == run.medium and event.group_idx == run.group_idx:
+                more += event.block_hashes
+                continue
+            yield _joined(run, more)
+            run, more = event, []
+            continue
+        if run is not None:
+            yield _joined(run, more)
+            run, more = None, []
+        yield event
+    if run is not None:
+        yield _joined(run, more)
+
+
+def _joined(run: BlockRemoved, more: list[int | bytes]) -> BlockRemoved:
+    return msgspec.structs.replace(run, block_hashes=[*run.block_hashes, *more]) if more else run
 
 
 _HEALED_BY_CLEARING = frozenset({TOO_SHORT, HOLE, NO_REPLAY, REPLAY_SILENT})

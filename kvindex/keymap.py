@@ -119,8 +119,8 @@ class KeyMap:
     def removed(self, block_hashes: Iterable[int | bytes], tier: Tier, log: OperationLog) -> int:
         """Returns how many of the hashes were not held in the tier."""
         held, counts = self._held[tier], self._counts[tier]
-        gone: list[_Value] = []
-        gone_hashes: list[int] = []
+        elsewhere = [other for other in self._held if other and other is not held]
+        gone: dict[int, _Value] = {}
         unknown = 0
         for wire_hash in block_hashes:
             hash_ = engine_hash(wire_hash)
@@ -135,19 +135,19 @@ class KeyMap:
             value = held.pop(hash_, None)
             if value is None:
                 unknown += 1
-                continue
-            gone.append(value)
-            gone_hashes.append(hash_)
-            if self._find(hash_) is None:
-                self._remember(hash_, value)
+            else:
+                gone[hash_] = value
         if gone:
-            keys = self._keys_removed(gone, tier)
+            self._remember(gone, elsewhere)
+            hashes: Sequence[int] = list(gone)
+            values: Sequence[_Value] = list(gone.values())
+            keys = self._keys_removed(values, tier)
             if keys:
                 log.remove(keys, tier)
             if self.opaque:
-                gone_hashes, gone = keys, cast("list[_Value]", keys)
-            if gone_hashes:
-                self._journal.gone(tier, gone_hashes, gone)
+                hashes, values = keys, cast("list[_Value]", keys)
+            if hashes:
+                self._journal.gone(tier, hashes, values)
         return unknown
 
     def cleared(self, tier: Tier, log: OperationLog) -> None:
@@ -175,12 +175,20 @@ class KeyMap:
                 return value
         return self._recent.get(hash_)
 
-    def _remember(self, hash_: int, value: _Value) -> None:
-        self._unsure.discard(hash_)
-        self._recent[hash_] = value
-        if len(self._recent) > _RECENT_LIMIT:
-            # Half at once: a dict finds its oldest entry by walking over the places of deleted ones.
-            self._recent = dict(list(self._recent.items())[_RECENT_LIMIT // 2 :])
+    def _remember(self, gone: dict[int, _Value], elsewhere: Sequence[dict[int, _Value]]) -> None:
+        """Of what left its last tier, what it stood for: it may come back by its hash alone."""
+        recent = self._recent
+        if elsewhere or not recent.keys().isdisjoint(gone):
+            gone = {
+                hash_: value
+                for hash_, value in gone.items()
+                if hash_ not in recent and not any(hash_ in other for other in elsewhere)
+            }
+        self._unsure.difference_update(gone)
+        recent.update(gone)
+        if len(recent) > _RECENT_LIMIT:
+            # Down to half of it at once: a dict finds its oldest entry by walking over the places of deleted ones.
+            self._recent = dict(list(recent.items())[-(_RECENT_LIMIT // 2) :])
 
     def _stored_by_hash(self, hashes: Sequence[int], tier: Tier, log: OperationLog) -> int:
         pairs = [(hash_, value) for hash_ in hashes if (value := self._find(hash_)) is not None]

@@ -17,7 +17,7 @@ from kvindex.redis_endpoint import SharedEndpoint
 from kvindex.redis_lease import LeaseKeeper
 from kvindex.redis_store import RedisStore, State, Written
 
-_BATCH = 4_000
+_BATCH = 1_000
 _FOLLOW_AFTER_S = 2.0
 _VERIFIED = 8
 
