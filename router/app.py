@@ -27,6 +27,7 @@ from router.controls import PoolCalls
 from router.core import Leg
 from router.director import Director
 from router.distrust import Distrust
+from router.eligible import Eligible
 from router.flowcontrol.admission import Admission
 from router.flowcontrol.key_limits import KeyLimits
 from router.flowcontrol.saturation import Watch
@@ -171,10 +172,18 @@ class App:
         holders = ResponseHolders()
         admission = Admission(settings.server.max_concurrent_requests)
         self.director = Director(
-            pool=self.pool,
+            eligible=Eligible(
+                pool=self.pool,
+                index=self.indexing,
+                inflight=self.inflight,
+                shared=shared,
+                holders=holders,
+                clock=clock,
+                estimates=self.engines.estimate,
+                slow_start_s=settings.pool.slow_start_s,
+            ),
             refresh_models=self.monitor.refresh_models,
             tokenization=self.tokenization,
-            index=self.indexing,
             scheduler=assembly.scheduler(settings, self._plugin_failed),
             legs=Legs(
                 upstream=self._relay,
@@ -188,16 +197,12 @@ class App:
                 budget=RetryBudget(ratio=settings.retries.budget_ratio, reserve=settings.retries.budget_reserve),
                 settings=assembly.leg_settings(settings),
             ),
-            inflight=self.inflight,
-            shared=shared,
             gate=self.gate,
             admission=admission,
             holders=holders,
             observer=observer,
             clock=clock,
             rng=rng,
-            estimates=self.engines.estimate,
-            slow_start_s=settings.pool.slow_start_s,
             prompt_limit=assembly.prompt_limit(settings),
             wake=None if self._planned is None else self._planned.wake,
         )

@@ -25,6 +25,7 @@ from router.core import (
     TokenSource,
 )
 from router.director import Director
+from router.eligible import Eligible
 from router.flowcontrol.admission import Admission
 from router.flowcontrol.objectives import Objectives
 from router.flowcontrol.queues import Limits, QueueLimits, Queues
@@ -354,14 +355,18 @@ class World:
             settings=LegSettings(**leg_settings),
         )
         self.director = Director(
-            pool=self.pool,
+            eligible=Eligible(
+                pool=self.pool,
+                index=self.index,
+                inflight=self.inflight,
+                shared=shared,
+                holders=self.holders,
+                clock=clock,
+            ),
             refresh_models=self.pool.refresh_models,
             tokenization=tokenization or FakeTokenization(),
-            index=self.index,
             scheduler=build_scheduler(SchedulingSettings(decider=decider), builtin_registry()),
             legs=legs,
-            inflight=self.inflight,
-            shared=shared,
             gate=self.gate,
             admission=Admission(limit),
             holders=self.holders,
