@@ -60,6 +60,9 @@ PATHS: dict[str, Api] = {
 EXPLAIN_PATH = "/debug/explain"
 """POST a request's body here to be told what would be decided; ``?path=`` names the path it is meant for."""
 
+_UNSENDABLE = re.compile(rb"[\x00-\x20\x7f]")
+"""Bytes that stand in no request line, which the parser may still let through in a query."""
+
 _BY_FIELD = (("messages", "/v1/chat/completions"), ("input", "/v1/responses"), ("prompt", "/v1/completions"))
 
 _STORED_RESPONSE = re.compile(r"/v1/responses/([A-Za-z0-9_\-]{1,128})(/cancel)?")
@@ -232,6 +235,8 @@ class Front:
             steering=steering_of(key, trusted),
         )
         query: bytes = scope["query_string"]
+        if query and _UNSENDABLE.search(query) is not None:
+            raise InvalidRequest("The query holds a space or a control byte: percent-encode it.")
         parsed = (
             parse_request(api, path, body, content_type=_content_type(headers))
             if body or api is not Api.OTHER or path == GENERATE_PATH

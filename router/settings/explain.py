@@ -51,6 +51,8 @@ def dotted(path: KeyPath) -> str:
     """``endpoints[0].url``."""
     text = ""
     for key in path:
+        if isinstance(key, str) and not key.isprintable():
+            key = ascii(key)[1:-1]
         text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
     return text
 

@@ -158,6 +158,7 @@ MISTAKES = [
     ("server: {prot: 1}", "server.prot (kv.yaml line 2) is not a setting: did you mean server.port?"),
     ("port: 1", "port (kv.yaml line 2) is not a setting: did you mean server.port?"),
     ("server:\n  port: abc", "server.port (kv.yaml line 3) must be a whole number, not 'abc'"),
+    ('"a\\nb": 1', "a\\nb (kv.yaml line 2) is not a setting: take it out"),
     ("server: {port: true}", "server.port (kv.yaml line 2) must be a whole number, not True"),
     ("server: {port: '9000'}", "server.port (kv.yaml line 2) must be a whole number, not '9000'"),
     ("server: {port: 9000.0}", "server.port (kv.yaml line 2) must be a whole number, not 9000.0"),

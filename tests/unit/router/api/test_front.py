@@ -405,3 +405,14 @@ async def test_a_keys_limits_are_asked_before_the_body_is_read_and_left_however_
     assert [name for name, _ in answer.messages[0]["headers"]].count(b"x-ratelimit-limit-requests") == 1
     assert json.loads(answer.body)["error"]["code"] == "rate_limit_exceeded"
     assert limits.inside == ["k"]
+
+
+@pytest.mark.parametrize("query", [b"a b", b"a\tb", b"\x00", b"\x7f"])
+async def test_a_query_that_cannot_be_sent_on_is_refused(query: bytes) -> None:
+    journey = FakeJourney()
+    assert (await post(front(journey), query=query)).status == 400
+    assert journey.requests == []
+
+
+async def test_a_query_beyond_ascii_is_served() -> None:
+    assert (await post(front(FakeJourney()), query=b"a=\xff")).status == 200
