@@ -30,8 +30,9 @@ class FakePublisher:
         self.requests: list[int] = []
         self.sequence = 0
         self._published: list[Message] = []
+        self._subscriptions = 0
         self._context: zmq.Context[zmq.SyncSocket] = zmq.Context()
-        self._pub = self._bind(zmq.PUB, "tcp://127.0.0.1:*")
+        self._pub = self._bind(zmq.XPUB, "tcp://127.0.0.1:*")
         self._router = self._bind(zmq.ROUTER, "tcp://127.0.0.1:*")
         self.url = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
         self.replay_url = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -53,6 +54,12 @@ class FakePublisher:
         if sent:
             self.send(TOPIC, each.sequence.to_bytes(8, "big"), each.payload)
 
+    def is_heard(self) -> bool:
+        """Somebody subscribes: what is published from now on arrives. Without a replay nothing else does."""
+        while self._pub.poll(0):
+            self._subscriptions += 1 if self._pub.recv()[:1] == b"\1" else -1
+        return self._subscriptions > 0
+
     def send(self, *frames: bytes) -> None:
         self._pub.send_multipart(frames)
 
@@ -62,7 +69,7 @@ class FakePublisher:
         self._pub.close(linger=0)
         self._router.close(linger=0)
         self._published, self.sequence = [], 0
-        self._pub = self._bind(zmq.PUB, self.url)
+        self._pub = self._bind(zmq.XPUB, self.url)
         self._router = self._bind(zmq.ROUTER, self.replay_url)
         self._serve()
 

@@ -185,7 +185,7 @@ async def test_without_a_replay_socket_the_stream_is_exact_only_from_its_beginni
     engine: FakePublisher, follow: Following, index: MemoryIndex
 ) -> None:
     subscriber = follow(engine.source(replay=False))
-    await until(lambda: subscriber.state == SourceState(False, NO_REPLAY))
+    await until(lambda: subscriber.state == SourceState(False, NO_REPLAY) and engine.is_heard())
     engine.publish(ALL)
     await until(lambda: held(index) == 6)
     assert subscriber.state == EXACT
