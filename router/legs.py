@@ -187,8 +187,10 @@ class Legs:
             plain = ask_for_usage(plain)
         body = plain if params is None else decode_leg_body(plain, params)
         self._budget.request(self._clock())
-        left = list(decision.decode)
         tried: set[str] = set()
+        left = list(decision.decode)
+        if not any(map(self._usable, left)):
+            left = await self._others(request, newcomers, tried)
         failure: UpstreamError | None = None
         while (candidate := self._next(left)) is not None:
             tried.add(candidate.id)
@@ -215,10 +217,19 @@ class Legs:
             if isinstance(failure, UpstreamSilent) or spent or not self._may_retry(request):
                 break
             if not any(map(self._usable, left)):
-                left = list(newcomers(tried))
+                left = await self._others(request, newcomers, tried)
             if left:
                 await self._before_retry(trip.attempts)
         raise _no_answer(failure)
+
+    async def _others(self, request: InferenceRequest, newcomers: Newcomers, tried: set[str]) -> list[Candidate]:
+        """Who was not asked yet: at once, or as soon as somebody is back, within a moment."""
+        until = min(self._clock() + _PATIENCE_S, request.arrived_at + self._settings.retry_within_s)
+        found = list(newcomers(tried))
+        while not found and self._clock() < until:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            found = list(newcomers(tried))
+        return found
 
     def _next(self, left: list[Candidate]) -> Candidate | None:
         """Takes the best of `left` that may be asked now: since the decision some may have failed others."""
@@ -413,6 +424,9 @@ class EngineRefused(Exception):
 
 _ERRORS = frozenset({500, 502, 504})
 """A row of these is the endpoint's fault. Not 503, which a busy engine says, nor any 4xx, which are the request's."""
+_PATIENCE_S = 1.0
+"""How long a request that nobody can take waits for an endpoint to come back: a moment's outage costs no request."""
+_LOOK_AGAIN_S = 0.1
 _MAX_PREFILL_ANSWER = 64 * 1024 * 1024
 
 

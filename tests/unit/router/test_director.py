@@ -62,6 +62,20 @@ async def test_the_chosen_chain_is_speculated_before_the_answer() -> None:
     assert world.index.speculated == ["a"]
 
 
+async def test_an_endpoint_that_is_back_in_a_moment_serves_what_nobody_else_could() -> None:
+    back = endpoint("b")
+    away = msgspec.structs.replace(back, health=Health.UNHEALTHY)
+
+    def refuse(_: object) -> UpstreamRefused:
+        asyncio.get_running_loop().call_later(0.02, lambda: world.pool.states.__setitem__(1, back))
+        return UpstreamRefused("no")
+
+    world = World([endpoint("a"), away], {"a": refuse, "b": lambda _: stream("x")})
+    reply = await world.serve()
+    assert (reply.status, reply.headers[b"x-kvrouter-endpoint"]) == (200, b"b")
+    assert world.inflight.snapshot() == {}
+
+
 @pytest.mark.parametrize("error", [UpstreamRefused("no"), UpstreamBroken("cut")])
 async def test_an_endpoint_that_fails_before_its_first_byte_is_replaced_by_the_next(error: Exception) -> None:
     world = World([endpoint("a"), endpoint("b")], {"a": lambda _: error, "b": lambda _: stream("x")}, held={"a": 5})
