@@ -2,22 +2,20 @@
 
 Each cycle the present fleet is judged by the performance law against the forecast with its error and headroom. If it
 does not suffice, the programme says what does, and that is asked for at once; nothing is drained in the same breath.
-If it does, the programme says what would suffice for a demand larger by the dead band and with the caches that a
-scale-in loses gone cold; the greatest such plan of the stabilization window is what is scaled in to.
+If it does, the programme says what would suffice for a demand larger by the dead band and by what chance may bring back
+(`router.capacity.past`), with the caches that a scale-in loses gone cold; the greatest such plan of the stabilization
+window is what is scaled in to. Plans follow from what was given alone: nothing in them depends on how long they took.
 
 Fails safe: no fresh demand holds what is there; a solver that finds nothing holds too.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Mapping, Sequence
-
-import msgspec
 
 from router.capacity.explanation import explained, held
 from router.capacity.judgement import Judged, cost_of, form_of, judge
+from router.capacity.past import Past
 from router.capacity.performance import Law
 from router.capacity.plan import Action, Key, Plan, PoolView
 from router.capacity.programme import Form, Need, Solution, Unsolved, solve, used
@@ -25,39 +23,13 @@ from router.core import Role
 
 _QUIET = 1e-3
 """Requests a second that are as good as none."""
-_MOST_WINDOW = 512
-_REGRET_S = 3600.0
-
-
-class _Past(msgspec.Struct):
-    """What a pool was found to need lately: (time, cost, counts)."""
-
-    window: deque[tuple[float, float, dict[Key, int]]]
-    in_at: float = -math.inf
-    in_rate: float = 0.0
-    """Of the last scale-in."""
-    regret: float = 0.0
-    """Added to the dead band since a scale-in had to be taken back; halves every `_REGRET_S`."""
-    regret_at: float = 0.0
-
-    def out(self, now: float, rate: float) -> None:
-        """More is needed; of a demand no greater than when less was thought to do, this is learnt from."""
-        self.window.clear()
-        if now - self.in_at < _REGRET_S and rate < 1.15 * self.in_rate:
-            self.regret = min(self.regretted(now) + 0.1, 0.3)
-            self.regret_at = now
-        self.in_at = -math.inf
-
-    def regretted(self, now: float) -> float:
-        return float(self.regret * 0.5 ** ((now - self.regret_at) / _REGRET_S))
 
 
 class Planner:
     """Keeps what hysteresis needs of each pool, bounded; everything else comes with each call."""
 
-    def __init__(self, *, time_limit_s: float = 2.0) -> None:
-        self._time_limit_s = time_limit_s
-        self._past: dict[str, _Past] = {}
+    def __init__(self) -> None:
+        self._past: dict[str, Past] = {}
 
     def plan(self, now: float, views: Sequence[PoolView], quotas: Mapping[str, int] | None = None) -> list[Plan]:
         """One plan for each view, in order. `now`: seconds of any clock that does not stand still."""
@@ -71,9 +43,9 @@ class Planner:
                 plans[view.name] = simple
             else:
                 judged.append(judge(view))
-        needs = [_need(one, self._regret(one, now)) for one in judged]
+        needs = [_need(one, self._banded(one, now)) for one in judged]
         try:
-            solutions = solve(needs, quotas or {}, time_limit_s=self._time_limit_s)
+            solutions = solve(needs, quotas or {})
         except Unsolved as error:
             solutions = self._alone(needs, quotas or {}, str(error), judged, plans)
         for one, need, solution in zip(judged, needs, solutions, strict=True):
@@ -81,9 +53,16 @@ class Planner:
                 plans[one.view.name] = self._decided(now, one, need, solution, quotas or {}, needs, solutions)
         return [plans[view.name] for view in views]
 
-    def _regret(self, one: Judged, now: float) -> float:
-        past = self._past.get(one.view.name)
-        return 0.0 if past is None else past.regretted(now)
+    def _banded(self, one: Judged, now: float) -> float:
+        """The rate to plan for: what must be carried, and where that is, what a scale-in must leave engines for."""
+        past = self._past.setdefault(one.view.name, Past())
+        work_s = sum(one.sizings[role].work_s for role in one.form.roles if role in one.sizings)
+        past.loaded(now, one.rate, work_s, one.view.rules.stabilization_s)
+        if not one.suffices:
+            return one.rate
+        lasting = past.lasting(one.rate, work_s, one.demand.error)
+        # What is left after a scale-in must do for more than is expected now, with colder caches.
+        return lasting * (1.0 + one.view.rules.margin + past.regret(now)) * _cold(one)
 
     # Without the programme
 
@@ -157,7 +136,7 @@ class Planner:
         for place in order:
             need = needs[place]
             try:
-                found = solve([need], left, time_limit_s=self._time_limit_s)[0]
+                found = solve([need], left)[0]
             except Unsolved:
                 found = None
             if found is None:
@@ -181,40 +160,30 @@ class Planner:
         if solution is None:
             solution = _all_there_may_be(one)
         full = [h for h, quota in quotas.items() if used(h, needs, solutions) >= quota]
-        past = self._past.setdefault(view.name, _Past(deque(maxlen=_MOST_WINDOW)))
+        past = self._past[view.name]
         if not one.suffices:
-            past.out(now, one.rate)
+            past.scaled_out(now, one.rate)
             desired = _more(one, solution)
             action = Action.OUT if sum(desired.values()) > sum(one.present.values()) else Action.HOLD
             return explained(one, desired, action, "demand", full)
-        past.window.append((now, solution.cost, solution.counts))
-        while past.window and past.window[0][0] < now - view.rules.stabilization_s:
-            past.window.popleft()
-        known_s = now - past.window[0][0]
-        cost = cost_of(view, one.present)
-        greatest = max(past.window, key=lambda entry: entry[1])
-        if greatest[1] >= cost - 1e-9:
+        past.suffices(now, solution.cost, solution.counts, view.rules.stabilization_s)
+        greatest = past.greatest()
+        if greatest.cost >= cost_of(view, one.present) - 1e-9:
             return explained(one, dict(one.present), Action.HOLD, "sufficient", full)
-        if known_s < 0.9 * view.rules.stabilization_s:
+        if past.known_s(now) < 0.9 * view.rules.stabilization_s:
             return explained(one, dict(one.present), Action.HOLD, "stabilizing", full)
-        target = greatest[2]
+        target = greatest.counts
         if any(count > one.present.get(key, 0) for key, count in target.items()):
             desired = {key: max(target.get(key, 0), one.present.get(key, 0)) for key in {*target, *one.present}}
             return explained(one, desired, Action.MIXED, "cheaper", full)
         if view.fleet.starting:
             return explained(one, dict(one.present), Action.HOLD, "starting", full)
-        # From here on the time counts anew: one scale-in says nothing yet of the next.
-        past.window.clear()
-        past.in_at, past.in_rate = now, one.rate
+        past.scaled_in(now, one.rate)
         return explained(one, dict(target), Action.IN, "cheaper", full)
 
 
-def _need(one: Judged, regret: float) -> Need:
+def _need(one: Judged, rate: float) -> Need:
     view, rules, demand = one.view, one.view.rules, one.demand
-    rate = one.rate
-    if one.suffices:
-        # What is left after a scale-in must do for more than is expected now, with colder caches.
-        rate *= (1.0 + rules.margin + regret) * _cold(one)
     batch = sum(shape.rate for shape in demand.batch)
     whole: dict[Role, list[float]] = {}
     if batch > 0.0:

@@ -10,7 +10,7 @@ x engines by variant, and y the chosen tier of their number N (`router.capacity.
 
 Cost is money an hour, plus what starting and draining cost once, spread over the time that a change is expected to
 last. Pools are solved one by one; only when a quota of accelerators would be broken, together. Solved by HiGHS through
-`scipy.optimize.milp` (``kvrouter[planner]``).
+`scipy.optimize.milp` (``kvrouter[planner]``); where there is one variant only, in closed form.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
 
+from router.capacity.single import changes, least
 from router.capacity.sizing import Sizing
 from router.capacity.variants import Variant
 from router.core import Role
@@ -88,16 +89,16 @@ class Unsolved(Exception):
     """There is no such plan; the message says why, as far as is known."""
 
 
-def solve(needs: Sequence[Need], quotas: Mapping[str, int], *, time_limit_s: float = 2.0) -> list[Solution | None]:
+def solve(needs: Sequence[Need], quotas: Mapping[str, int]) -> list[Solution | None]:
     """The best plan of each pool, None where its bounds allow none. Raises Unsolved when the quotas leave no plan for
-    all together, or time runs out.
+    all together, or none is found in the steps that are allowed.
     """
-    solutions = [_solve_one(need, time_limit_s) for need in needs]
+    solutions = [_solve_one(need) for need in needs]
     over = [name for name, quota in quotas.items() if used(name, needs, solutions) > quota]
     if not over:
         return solutions
     solvable = [place for place, solution in enumerate(solutions) if solution is not None]
-    joint = _run([needs[place] for place in solvable], quotas, time_limit_s)
+    joint = _run([needs[place] for place in solvable], quotas)
     if joint is None:
         raise Unsolved(f"the quota of {', '.join(over)} does not suffice for what the pools need")
     for place, solution in zip(solvable, joint, strict=True):
@@ -115,12 +116,28 @@ def used(hardware: str, needs: Sequence[Need], solutions: Sequence[Solution | No
     return total
 
 
-def _solve_one(need: Need, time_limit_s: float) -> Solution | None:
-    found = _run([need], {}, time_limit_s)
+def _solve_one(need: Need) -> Solution | None:
+    if len(need.variants) == 1 and need.rate > 0.0:
+        return _closed(need)
+    found = _run([need], {})
     return None if found is None else found[0]
 
 
-def _run(needs: Sequence[Need], quotas: Mapping[str, int], time_limit_s: float) -> list[Solution] | None:
+def _closed(need: Need) -> Solution | None:
+    """One variant needs no solver."""
+    found = [(form, counts) for form in need.forms if (counts := least(need, form)) is not None]
+    if not found:
+        return None
+    form, counts = min(found, key=lambda each: changes(need, *each))
+    variant = need.variants[0]
+    return Solution(
+        form=form,
+        counts={(role, variant.name): count for role, count in counts.items() if count},
+        cost=variant.cost_per_hour * sum(counts.values()),
+    )
+
+
+def _run(needs: Sequence[Need], quotas: Mapping[str, int]) -> list[Solution] | None:
     """None when infeasible."""
     model = _Model()
     parts = [_Part(model, need) for need in needs]
@@ -133,7 +150,7 @@ def _run(needs: Sequence[Need], quotas: Mapping[str, int], time_limit_s: float) 
         ]
         if row:
             model.at_most(row, float(quota))
-    values = model.solved(time_limit_s)
+    values = model.solved()
     return None if values is None else [part.read(values) for part in parts]
 
 
@@ -168,7 +185,7 @@ class _Model:
         self._low.append(low)
         self._high.append(high)
 
-    def solved(self, time_limit_s: float) -> Any:
+    def solved(self) -> Any:
         """Values of the columns, or None when infeasible. Raises Unsolved."""
         rows = [number for number, row in enumerate(self._rows) for _ in row]
         columns = [place for row in self._rows for place, _ in row]
@@ -179,16 +196,18 @@ class _Model:
             integrality=self._integer,
             bounds=Bounds(0, self._top),
             constraints=LinearConstraint(matrix, self._low, self._high),
-            options={"time_limit": time_limit_s, "mip_rel_gap": 0.002},
+            options={"node_limit": _MOST_NODES, "mip_rel_gap": 0.002},
         )
         if result.x is not None:
             return result.x
         if result.status == _INFEASIBLE:
             return None
-        raise Unsolved("the solver ran out of time")
+        raise Unsolved("the solver found none in the steps it is allowed")
 
 
 _INFEASIBLE = 2
+_MOST_NODES = 500
+"""Of the search tree. A limit of time would make plans depend on how busy the machine is."""
 
 
 class _Part:

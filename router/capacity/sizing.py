@@ -43,6 +43,9 @@ class Sizing(NamedTuple):
     limit: Array
     alone: tuple[int | None, ...]
     """Of each variant, how many it takes without the others; None when it never meets the objective."""
+    work_s: float
+    """Of the variants' time together that a request takes, one engine of each: how heavy requests are, whatever number
+    of engines is in question."""
 
     def capacity(self, counts: Sequence[int]) -> float:
         """Requests a second that engines of these numbers (by variant) take with the objective met."""
@@ -95,7 +98,8 @@ def size(
     attainment = min(1.0 - missing, possible * (1.0 - missing))
     alone = _alone(law, len(variants), rate, attainment)
     tiers = _tiers([count for count in alone if count is not None], sum(present))
-    capacities = law.capacities(tiers, attainment)
+    capacities = law.capacities([1, *tiers], attainment)
+    together = float(capacities.good[:, 0].sum()) or float(capacities.stable[:, 0].sum())
     return Sizing(
         role=role,
         variants=tuple(variants),
@@ -103,10 +107,11 @@ def size(
         attainment=attainment,
         possible=possible,
         tiers=tiers,
-        good=capacities.good,
-        stable=capacities.stable,
-        limit=capacities.limit,  # type: ignore[arg-type]
+        good=capacities.good[:, 1:],
+        stable=capacities.stable[:, 1:],
+        limit=capacities.limit[:, 1:],  # type: ignore[arg-type]
         alone=tuple(alone),
+        work_s=1.0 / together,
     )
 
 
