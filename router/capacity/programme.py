@@ -91,13 +91,15 @@ class Unsolved(Exception):
 
 def solve(needs: Sequence[Need], quotas: Mapping[str, int]) -> list[Solution | None]:
     """The best plan of each pool, None where its bounds allow none. Raises Unsolved when the quotas leave no plan for
-    all together, or none is found in the steps that are allowed.
+    all together, they are too many for that, or none is found in the steps that are allowed.
     """
     solutions = [_solve_one(need) for need in needs]
     over = [name for name, quota in quotas.items() if used(name, needs, solutions) > quota]
     if not over:
         return solutions
     solvable = [place for place, solution in enumerate(solutions) if solution is not None]
+    if len(solvable) > _MOST_TOGETHER:
+        raise Unsolved(f"the quota of {', '.join(over)} is for more pools than are planned together")
     joint = _run([needs[place] for place in solvable], quotas)
     if joint is None:
         raise Unsolved(f"the quota of {', '.join(over)} does not suffice for what the pools need")
@@ -150,7 +152,7 @@ def _run(needs: Sequence[Need], quotas: Mapping[str, int]) -> list[Solution] | N
         ]
         if row:
             model.at_most(row, float(quota))
-    values = model.solved()
+    values = model.solved(max(_MOST_NODES // len(needs), 1))
     return None if values is None else [part.read(values) for part in parts]
 
 
@@ -185,8 +187,8 @@ class _Model:
         self._low.append(low)
         self._high.append(high)
 
-    def solved(self) -> Any:
-        """Values of the columns, or None when infeasible. Raises Unsolved."""
+    def solved(self, nodes: int) -> Any:
+        """Values of the columns after so many nodes of the search at most; None when infeasible. Raises Unsolved."""
         rows = [number for number, row in enumerate(self._rows) for _ in row]
         columns = [place for row in self._rows for place, _ in row]
         values = [value for row in self._rows for _, value in row]
@@ -196,7 +198,7 @@ class _Model:
             integrality=self._integer,
             bounds=Bounds(0, self._top),
             constraints=LinearConstraint(matrix, self._low, self._high),
-            options={"node_limit": _MOST_NODES, "mip_rel_gap": 0.002},
+            options={"node_limit": nodes, "mip_rel_gap": 0.002},
         )
         if result.x is not None:
             return result.x
@@ -207,7 +209,9 @@ class _Model:
 
 _INFEASIBLE = 2
 _MOST_NODES = 500
-"""Of the search tree. A limit of time would make plans depend on how busy the machine is."""
+"""Of the search tree, over the pools in it. A limit of time would make plans depend on how busy the machine is."""
+_MOST_TOGETHER = 24
+"""Pools that share out a quota in one programme; more of them would take longer than a plan may."""
 
 
 class _Part:

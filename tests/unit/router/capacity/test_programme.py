@@ -138,3 +138,9 @@ def test_a_start_costs_something_so_what_is_there_is_kept_among_equals() -> None
         drain_cost={"a": 0.1, "b": 0.1},
     )
     assert solve([here], {})[0].counts[Role.BOTH, "a"] >= 2  # type: ignore[union-attr]
+
+
+def test_more_pools_than_can_share_a_quota_at_once_are_refused() -> None:
+    one = need([variant("a", hardware="h200", accelerators=8)], demand(6.0))
+    with pytest.raises(Unsolved, match="more pools than are planned together"):
+        solve([one] * 25, {"h200": 100})
