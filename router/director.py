@@ -175,8 +175,7 @@ class Director:
 
         def newcomers(tried: Collection[str]) -> Sequence[Candidate]:
             try:
-                states = [state for state in self._eligible.now(request) if state.endpoint.id not in tried]
-                return self._decide(request, prompt, states).decode
+                return self._decide(request, prompt, self._eligible.others(request, tried)).decode
             except RouterError:
                 return ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from router.core import (
@@ -88,10 +88,21 @@ class Eligible:
         Raises ModelNotFound, NoEndpoint.
         """
         up = self.up(request)
+        return self._held(request, up) or self.taking(up)
+
+    def others(self, request: InferenceRequest, tried: Collection[str]) -> list[EndpointState]:
+        """Who may be sent it besides those that were asked: one that starts slowly is better than nobody.
+
+        Raises ModelNotFound, NoEndpoint.
+        """
+        up = self.up(request)
+        held = self._held(request, up)
+        return self.taking([state for state in held or up if state.endpoint.id not in tried])
+
+    def _held(self, request: InferenceRequest, up: Sequence[EndpointState]) -> list[EndpointState]:
         previous = request.fields.get("previous_response_id") if request.api is Api.RESPONSES else None
         holder = self._holders.get(previous) if isinstance(previous, str) else None
-        held = [state for state in up if state.endpoint.id == holder] if holder is not None else []
-        return held or self.taking(up)
+        return [state for state in up if state.endpoint.id == holder] if holder is not None else []
 
     def candidates(self, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> list[Candidate]:
         match = self._index.match(prompt.block_hashes) if prompt.block_hashes else {}

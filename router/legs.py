@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -199,12 +201,12 @@ class Legs:
                 params, body = None, plain
             trip.attempts += 1
             spent = trip.attempts >= self._settings.max_attempts
-            last = spent or (params is None and not any(map(self._usable, left)))
+            remain = _Remain(spent, params is not None or any(map(self._usable, left)), partial(newcomers, tried))
             lease = self._take(candidate, prompt, output_tokens=self._expected_output(request), prefills=params is None)
             leg = DecodeLeg(candidate, lease, self._clock(), injected, params is None)
             try:
                 self._dispatched(request, Leg.DECODE, candidate, prompt, trip.attempts - 1, prefills=params is None)
-                failure = await self._attempt(trip, leg, prompt, body, last, reply)
+                failure = await self._attempt(trip, leg, prompt, body, remain, reply)
             finally:
                 lease.release()
             if failure is None:
@@ -252,7 +254,7 @@ class Legs:
         return self._pool.usable(candidate.id)
 
     async def _attempt(
-        self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, body: bytes, last: bool, reply: Reply
+        self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, body: bytes, remain: _Remain, reply: Reply
     ) -> UpstreamError | None:
         """One endpoint asked. None: the client has its answer; else why not, and nothing has gone to the client."""
         request, candidate = trip.request, leg.candidate
@@ -264,11 +266,11 @@ class Legs:
         if response.status in _ERRORS:
             self._pool.report_error(candidate.endpoint)
         try:
-            last = last or not self._may_retry(request)
-            if response.status in self._settings.retry_statuses and not last:
+            status = response.status
+            if status in self._settings.retry_statuses and self._may_go_on(request, remain):
                 self._passed_over(request, candidate, "status")
                 return _Busy("the engine's status was one to ask another for")
-            if response.status == 500 and not leg.prefills and not last:
+            if status == 500 and not leg.prefills and self._may_go_on(request, remain):
                 self._passed_over(request, candidate, "hand-off")
                 return _HandOffFailed("the engine failed with the KV that was handed over")
             content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
@@ -282,7 +284,7 @@ class Legs:
                 aborted = UpstreamAborted("the engine aborted the request")
                 self._failed(request, Leg.DECODE, candidate, aborted)
                 return aborted
-            if opening.failure == "empty" or (opening.failure is not None and not last):
+            if opening.failure == "empty" or (opening.failure is not None and self._may_go_on(request, remain)):
                 return self._passed_over(request, candidate, opening.failure)
             await self._answer(trip, leg, prompt, Answer(response, content_type, scanner, opening), reply)
             return None
@@ -293,6 +295,10 @@ class Legs:
         """An answer that another endpoint may better."""
         self._observer.on_leg_failed(_leg_failed(request, Leg.DECODE, candidate, kind))
         return UpstreamBroken(f"the engine's answer was not one: {kind}")
+
+    def _may_go_on(self, request: InferenceRequest, remain: _Remain) -> bool:
+        """Whether an answer need not be the client's, because another attempt may and can be made."""
+        return not remain.spent and self._may_retry(request) and (remain.left or bool(remain.newcomers()))
 
     def _may_retry(self, request: InferenceRequest) -> bool:
         now = self._clock()
@@ -399,6 +405,16 @@ class Legs:
         if not isinstance(error, UpstreamAbandoned):
             self._pool.report_failure(candidate.endpoint)
         self._observer.on_leg_failed(_leg_failed(request, leg, candidate, error.kind))
+
+
+class _Remain(NamedTuple):
+    """What is left to try when an attempt fails."""
+
+    spent: bool
+    """No attempt is."""
+    left: bool
+    """Some endpoint of the decision is, or the same one without the hand-off."""
+    newcomers: Callable[[], Sequence[Candidate]]
 
 
 class _Busy(UpstreamBroken):

@@ -102,6 +102,26 @@ async def test_the_last_engines_refusal_is_the_clients_answer() -> None:
     assert world.recorder.ended[0].outcome is Outcome.ENGINE_ERROR
 
 
+@pytest.mark.parametrize("came_back", ["before the decision, as one on trial", "while the first was asked"])
+async def test_an_error_to_ask_another_for_is_not_the_clients_while_anybody_else_could_be_asked(came_back: str) -> None:
+    on_trial = msgspec.structs.replace(endpoint("b"), on_trial=True)
+    away = msgspec.structs.replace(on_trial, health=Health.UNHEALTHY)
+    meanwhile = came_back.startswith("while")
+
+    def fail(_: object) -> FakeResponse:
+        if meanwhile:
+            world.pool.states[1] = on_trial
+        return answer({"error": {"message": "down"}}, 502)
+
+    engines = {"a": fail, "b": lambda _: stream("x")}
+    world = World([endpoint("a"), away if meanwhile else on_trial], engines)
+    busy = world.inflight.acquire("b", prefill_tokens=0, tokens=0)
+    reply = await world.serve()
+    assert (reply.status, reply.headers[b"x-kvrouter-endpoint"]) == (200, b"b")
+    busy.release()
+    assert world.inflight.snapshot() == {}
+
+
 async def test_a_client_error_of_the_engine_passes_through_and_is_not_tried_elsewhere() -> None:
     world = World([endpoint("a"), endpoint("b")], {name: lambda _: answer({"error": {}}, 400) for name in "ab"})
     reply = await world.serve()
