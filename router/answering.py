@@ -24,7 +24,7 @@ from router.wire.usage_stripper import UsageStripper
 _RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,123})"')
 
 
-class DecodeLeg(NamedTuple):
+class Attempt(NamedTuple):
     """One attempt of the decode leg under way."""
 
     candidate: Candidate
@@ -53,22 +53,22 @@ class Answering:
         self._clock = clock
         self._explains = explains
 
-    async def give(self, trip: Trip, leg: DecodeLeg, prompt: TokenizedPrompt, answer: Answer, reply: Reply) -> None:
+    async def give(self, trip: Trip, attempt: Attempt, prompt: TokenizedPrompt, answer: Answer, reply: Reply) -> None:
         """Raises `UpstreamError` when the answer breaks off or turns out to be aborted: the client must see the cut."""
         response, scanner = answer.response, answer.scanner
         trip.scanner = scanner
-        trip.endpoint_id = leg.candidate.id
+        trip.endpoint_id = attempt.candidate.id
         trip.status = response.status
         if trip.matched_tokens is None:
-            trip.matched_tokens = leg.candidate.matched_tokens(prompt)
-        strips = leg.injected and answer.content_type.startswith(b"text/event-stream")
+            trip.matched_tokens = attempt.candidate.matched_tokens(prompt)
+        strips = attempt.injected and answer.content_type.startswith(b"text/event-stream")
         stripper = UsageStripper() if strips else None
         headers = response_headers(response.headers, keep_length=stripper is None)
         if self._explains:
             headers += _explaining(trip)
         await reply.start(response.status, headers)
         try:
-            await self._pump(trip, leg, answer, stripper, reply)
+            await self._pump(trip, attempt, answer, stripper, reply)
             found = scanner.result()
             if found.aborted:
                 raise UpstreamAborted("the engine aborted the request")
@@ -87,7 +87,7 @@ class Answering:
     async def _pump(
         self,
         trip: Trip,
-        leg: DecodeLeg,
+        attempt: Attempt,
         answer: Answer,
         stripper: UsageStripper | None,
         reply: Reply,
@@ -100,10 +100,10 @@ class Answering:
             content = feed(chunk)
         while chunk:
             if content:
-                self._first_token(trip, leg)
+                self._first_token(trip, attempt)
             if head_of_responses and (found := _RESPONSE_ID.search(chunk, 0, 4096)) is not None:
                 head_of_responses = False
-                self._holders.put(found.group(1).decode("ascii"), leg.candidate.id)
+                self._holders.put(found.group(1).decode("ascii"), attempt.candidate.id)
             if scanner.aborted:
                 chunk = before_abort(chunk)
             if stripper is not None:
@@ -116,16 +116,18 @@ class Answering:
                 content = feed(chunk)
         trip.last_byte_at = self._clock()
 
-    def _first_token(self, trip: Trip, leg: DecodeLeg) -> None:
+    def _first_token(self, trip: Trip, attempt: Attempt) -> None:
         trip.first_token_at = now = self._clock()
-        leg.lease.first_token()
+        attempt.lease.first_token()
         self._observer.on_first_token(
             FirstToken(
                 request_id=trip.request.request_id,
-                endpoint_id=leg.candidate.id,
+                endpoint_id=attempt.candidate.id,
                 ttft_s=now - trip.request.arrived_at,
-                since_dispatch_s=now - leg.dispatched_at,
-                predicted_s=predicted_s(trip.prompt, leg.candidate, leg.dispatched_at, prefills=leg.prefills),
+                since_dispatch_s=now - attempt.dispatched_at,
+                predicted_s=predicted_s(
+                    trip.prompt, attempt.candidate, attempt.dispatched_at, prefills=attempt.prefills
+                ),
             )
         )
 

@@ -168,7 +168,7 @@ class Director:
         if decision.prefill:
             hold.prefill_begins()
             try:
-                params = await self._legs.prefill(trip, decision, prompt)
+                params = await self._legs.prefill.run(trip, decision, prompt)
             except EngineRefused as refusal:
                 await _pass_on(trip, refusal, reply)
                 return
@@ -180,7 +180,7 @@ class Director:
                 return ()
 
         hold.release()
-        await self._legs.decode(trip, decision, prompt, params, reply, newcomers)
+        await self._legs.decode.run(trip, decision, prompt, params, reply, newcomers)
 
     def _decide(self, request: InferenceRequest, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Decision:
         candidates = self._eligible.candidates(prompt, states)
@@ -197,7 +197,7 @@ class Director:
                 candidates = self._eligible.candidates(_NO_PROMPT, self._eligible.now(request))
                 holder = self._holders.get(response_id)
                 candidates.sort(key=lambda candidate: candidate.id != holder)
-                await self._legs.stored(trip, candidates, reply)
+                await self._legs.stored.run(trip, candidates, reply)
         except RouterError as error:
             self._note_refusal(trip, error)
             raise

@@ -1,0 +1,211 @@
+"""The decode leg: endpoints asked for the answer, one after the other while nothing has gone to the client.
+
+With a hand-off the prompt's KV is read from who prefilled it; without one the endpoint prefills by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from router.answering import Answer, Answering, Attempt
+from router.core import Api, Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
+from router.errors import UpstreamFailed
+from router.legs.dispatch import Dispatch
+from router.legs.failures import Busy, HandOffFailed, no_answer
+from router.legs.retries import Retries
+from router.legs.settings import LegSettings
+from router.opening import hold
+from router.ports import (
+    Clock,
+    Reply,
+    UpstreamAborted,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamSilent,
+)
+from router.trip import Trip
+from router.wire.kv_transfer import ask_for_usage, decode_leg_body
+from router.wire.sse import scanner_for
+
+Newcomers = Callable[[Collection[str]], Sequence[Candidate]]
+"""Endpoint ids that were asked already -> the others that could decode now, best first: those away at the decision."""
+_PATIENCE_S = 1.0
+"""How long a request that nobody can take waits for an endpoint to come back: a moment's outage costs no request."""
+_LOOK_AGAIN_S = 0.1
+
+
+class _Remain(NamedTuple):
+    """What is left to try when an attempt fails."""
+
+    spent: bool
+    """No attempt is."""
+    left: bool
+    """Some endpoint of the decision is, or the same one without the hand-off."""
+    newcomers: Callable[[], Sequence[Candidate]]
+
+
+class DecodeLeg:
+    def __init__(
+        self, dispatch: Dispatch, retries: Retries, answering: Answering, clock: Clock, settings: LegSettings
+    ) -> None:
+        self._dispatch = dispatch
+        self._retries = retries
+        self._answering = answering
+        self._clock = clock
+        self._settings = settings
+
+    async def run(
+        self,
+        trip: Trip,
+        decision: Decision,
+        prompt: TokenizedPrompt,
+        params: bytes | None,
+        reply: Reply,
+        newcomers: Newcomers,
+    ) -> None:
+        """Gets an answer and pumps it to the client.
+
+        `params`: the prefill leg's hand-off, or None to prefill on the decode endpoint. `newcomers` is asked once
+        nobody of the decision is left. Raises `RouterError` when no endpoint gave an answer, or when the answer broke
+        off.
+        """
+        request = trip.request
+        plain = request.body
+        injected = self._injects(request)
+        if injected:
+            plain = ask_for_usage(plain)
+        body = plain if params is None else decode_leg_body(plain, params)
+        self._retries.begin()
+        tried: set[str] = set()
+        left = list(decision.decode)
+        if not self._any_usable(left):
+            left = await self._others(request, newcomers, tried)
+        failure: UpstreamError | None = None
+        while (candidate := self._dispatch.next(left)) is not None:
+            tried.add(candidate.id)
+            if params is not None and not self._still_holds(trip):
+                self._forget_prefill(trip)
+                params, body = None, plain
+            trip.attempts += 1
+            spent = trip.attempts >= self._settings.max_attempts
+            remain = _Remain(spent, params is not None or self._any_usable(left), partial(newcomers, tried))
+            expected = self._expected_output(request)
+            lease = self._dispatch.take(candidate, prompt, output_tokens=expected, prefills=params is None)
+            attempt = Attempt(candidate, lease, self._clock(), injected, params is None)
+            try:
+                self._dispatch.dispatched(
+                    request, Leg.DECODE, candidate, prompt, trip.attempts - 1, prefills=params is None
+                )
+                failure = await self._attempt(trip, attempt, prompt, body, remain, reply)
+            finally:
+                lease.release()
+            if failure is None:
+                return
+            if params is not None and not isinstance(failure, UpstreamRefused | Busy):
+                self._forget_prefill(trip)
+                params, body = None, plain
+                if isinstance(failure, HandOffFailed):
+                    left.insert(0, candidate)
+            if isinstance(failure, UpstreamSilent) or spent or not self._retries.allowed(request):
+                break
+            if not self._any_usable(left):
+                left = await self._others(request, newcomers, tried)
+            if left:
+                await self._retries.pause(trip.attempts)
+        raise no_answer(failure)
+
+    def _injects(self, request: InferenceRequest) -> bool:
+        """Whether the usage chunk is asked for in the client's place."""
+        return (
+            self._settings.inject_stream_usage
+            and request.stream
+            and not request.include_usage
+            and request.api in (Api.CHAT, Api.COMPLETIONS)
+        )
+
+    def _expected_output(self, request: InferenceRequest) -> int:
+        expected = self._settings.expected_output_tokens
+        return expected if request.max_tokens is None else min(request.max_tokens, expected)
+
+    async def _others(self, request: InferenceRequest, newcomers: Newcomers, tried: set[str]) -> list[Candidate]:
+        """Who was not asked yet: at once, or as soon as somebody is back, within a moment."""
+        until = min(self._clock() + _PATIENCE_S, self._retries.until(request))
+        found = list(newcomers(tried))
+        while not found and self._clock() < until:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            found = list(newcomers(tried))
+        return found
+
+    def _any_usable(self, left: list[Candidate]) -> bool:
+        return any(self._dispatch.usable(candidate.id) for candidate in left)
+
+    def _still_holds(self, trip: Trip) -> bool:
+        """Whether the endpoint that prefilled may still be asked for the prompt's KV."""
+        return trip.prefill_endpoint_id is None or self._dispatch.usable(trip.prefill_endpoint_id)
+
+    @staticmethod
+    def _forget_prefill(trip: Trip) -> None:
+        """The next decode endpoint prefills by itself: the one that failed may have read the KV, and its holder lets
+        go of it once it was read."""
+        trip.prefill_endpoint_id = trip.matched_tokens = trip.prefill_s = None
+
+    async def _attempt(
+        self, trip: Trip, attempt: Attempt, prompt: TokenizedPrompt, body: bytes, remain: _Remain, reply: Reply
+    ) -> UpstreamError | None:
+        """One endpoint asked. None: the client has its answer; else why not, and nothing has gone to the client."""
+        request, candidate = trip.request, attempt.candidate
+        try:
+            response = await self._dispatch.open(request, candidate, body, self._settings.first_byte_timeout_s)
+        except UpstreamError as error:
+            self._dispatch.failed(request, Leg.DECODE, candidate, error)
+            return error
+        self._dispatch.note_status(candidate, response.status)
+        try:
+            status = response.status
+            if status in self._settings.retry_statuses and self._may_go_on(request, remain):
+                self._passed_over(request, candidate, "status")
+                return Busy("the engine's status was one to ask another for")
+            if status == 500 and not attempt.prefills and self._may_go_on(request, remain):
+                self._passed_over(request, candidate, "hand-off")
+                return HandOffFailed("the engine failed with the KV that was handed over")
+            content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
+            scanner = scanner_for(request.api, content_type)
+            try:
+                opening = await hold(request.api, response, content_type, scanner)
+            except UpstreamError as error:
+                self._dispatch.failed(request, Leg.DECODE, candidate, error)
+                return error
+            if opening.failure == "abort":
+                aborted = UpstreamAborted("the engine aborted the request")
+                self._dispatch.failed(request, Leg.DECODE, candidate, aborted)
+                return aborted
+            if opening.failure == "empty" or (opening.failure is not None and self._may_go_on(request, remain)):
+                return self._passed_over(request, candidate, opening.failure)
+            await self._answer(trip, attempt, prompt, Answer(response, content_type, scanner, opening), reply)
+            return None
+        finally:
+            await response.close()
+
+    def _passed_over(self, request: InferenceRequest, candidate: Candidate, kind: str) -> UpstreamError:
+        """An answer that another endpoint may better."""
+        self._dispatch.passed_over(request, Leg.DECODE, candidate, kind)
+        return UpstreamBroken(f"the engine's answer was not one: {kind}")
+
+    def _may_go_on(self, request: InferenceRequest, remain: _Remain) -> bool:
+        """Whether an answer need not be the client's, because another attempt may and can be made."""
+        return not remain.spent and self._retries.allowed(request) and (remain.left or bool(remain.newcomers()))
+
+    async def _answer(
+        self, trip: Trip, attempt: Attempt, prompt: TokenizedPrompt, answer: Answer, reply: Reply
+    ) -> None:
+        if answer.response.status < 500:
+            self._dispatch.succeeded(attempt.candidate)
+        try:
+            await self._answering.give(trip, attempt, prompt, answer, reply)
+        except UpstreamError as error:
+            self._dispatch.failed(trip.request, Leg.DECODE, attempt.candidate, error)
+            raise UpstreamFailed("The engine's answer broke off before its end.") from None

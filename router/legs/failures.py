@@ -1,0 +1,25 @@
+"""What the client is told when every attempt failed, and two ways to fail that only the decode leg knows. PURE."""
+
+from __future__ import annotations
+
+from router.errors import NoEndpoint, RouterError, UpstreamFailed, UpstreamTimeout
+from router.ports import UpstreamAbandoned, UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamSilent
+
+
+class Busy(UpstreamBroken):
+    """The engine said that it did not take the request on."""
+
+
+class HandOffFailed(UpstreamBroken):
+    """The engine failed, perhaps in reading the KV: vLLM says 500 when it cannot (``kv_load_failure_policy: fail``)."""
+
+
+def no_answer(failure: UpstreamError | None) -> RouterError:
+    """`failure`: the last attempt's; None: there was nobody to ask."""
+    if isinstance(failure, UpstreamSilent):
+        return UpstreamTimeout("The engine did not begin to answer within upstream.first_byte_timeout_s.")
+    if isinstance(failure, UpstreamRefused):
+        return NoEndpoint("No endpoint that serves this request could be reached.", retry_after_s=1)
+    if failure is None or isinstance(failure, UpstreamAbandoned):
+        return NoEndpoint("No endpoint that serves this request answers any more.", retry_after_s=1)
+    return UpstreamFailed("Every endpoint tried closed the connection or answered malformed HTTP.")
