@@ -7,7 +7,7 @@ nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from router.core import Endpoint, EndpointMatch, EndpointState, Headers, InferenceRequest, Inflight, TokenizedPrompt
 
@@ -99,6 +99,14 @@ class UpstreamResponse(Protocol):
         ...
 
 
+class Reliance(NamedTuple):
+    """An answer that needs another endpoint than the one it is asked of: what it is computed from lies there."""
+
+    url: str
+    waits: Callable[[], bool]
+    """Whether the answer may still be waiting for it; asked once the other endpoint is gone."""
+
+
 class Upstream(Protocol):
     """`router.upstream.relay`: the streaming hot path."""
 
@@ -111,12 +119,14 @@ class Upstream(Protocol):
         body: bytes,
         *,
         first_byte_timeout_s: float | None = None,
+        relies_on: Reliance | None = None,
     ) -> UpstreamResponse:
         """Sends the request and waits for head and first body byte (or end).
 
         `headers` must not hold framing, host or hop-by-hop fields: the relay writes its own. Raises `UpstreamRefused`
         (no connection, nothing sent), `UpstreamBroken` (cut or malformed), `UpstreamSilent` (time-out),
-        `UpstreamAbandoned` (the endpoint is given up meanwhile). Cancelling closes the connection.
+        `UpstreamAbandoned` (the endpoint is given up meanwhile), `UpstreamOrphaned` (the one that it relies on is gone
+        meanwhile). Cancelling closes the connection.
         """
         ...
 
@@ -166,6 +176,12 @@ class UpstreamAbandoned(UpstreamError):
     """The endpoint turned out not to answer while the request waited for it: the router waits no longer."""
 
     kind = "abandoned"
+
+
+class UpstreamOrphaned(UpstreamError):
+    """Another endpoint is gone that the answer had to be computed from; the one that was asked may be well."""
+
+    kind = "orphaned"
 
 
 class UpstreamAborted(UpstreamError):

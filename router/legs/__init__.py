@@ -4,8 +4,9 @@ A lease is taken before each attempt and released in that attempt's ``finally``.
 response byte. An engine's answer, errors included, goes to the client as it is.
 """
 
+from router.legs.hand_off import HandOff
 from router.legs.legs import Legs
 from router.legs.prefill import EngineRefused
 from router.legs.settings import LegSettings
 
-__all__ = ["EngineRefused", "LegSettings", "Legs"]
+__all__ = ["EngineRefused", "HandOff", "LegSettings", "Legs"]

@@ -15,15 +15,18 @@ from router.core import Api, Candidate, Decision, InferenceRequest, Leg, Tokeniz
 from router.errors import UpstreamFailed
 from router.legs.dispatch import Dispatch
 from router.legs.failures import Busy, HandOffFailed, no_answer
+from router.legs.hand_off import HandOff
 from router.legs.retries import Retries
 from router.legs.settings import LegSettings
 from router.opening import hold
 from router.ports import (
     Clock,
+    Reliance,
     Reply,
     UpstreamAborted,
     UpstreamBroken,
     UpstreamError,
+    UpstreamOrphaned,
     UpstreamRefused,
     UpstreamSilent,
 )
@@ -63,58 +66,60 @@ class DecodeLeg:
         trip: Trip,
         decision: Decision,
         prompt: TokenizedPrompt,
-        params: bytes | None,
+        hand_off: HandOff | None,
         reply: Reply,
         newcomers: Newcomers,
     ) -> None:
         """Gets an answer and pumps it to the client.
 
-        `params`: the prefill leg's hand-off, or None to prefill on the decode endpoint. `newcomers` is asked once
-        nobody of the decision is left. Raises `RouterError` when no endpoint gave an answer, or when the answer broke
-        off.
+        `hand_off`: None to prefill on the decode endpoint. `newcomers` is asked once nobody of the decision is left.
+        Raises `RouterError` when no endpoint gave an answer, or when the answer broke off.
         """
         request = trip.request
         plain = request.body
         injected = self._injects(request)
         if injected:
             plain = ask_for_usage(plain)
-        body = plain if params is None else decode_leg_body(plain, params)
         self._retries.begin()
         tried: set[str] = set()
         left = list(decision.decode)
         if not self._any_usable(left):
             left = await self._others(request, newcomers, tried)
         failure: UpstreamError | None = None
+        most = self._settings.max_attempts
         while (candidate := self._dispatch.next(left)) is not None:
             tried.add(candidate.id)
-            if params is not None and not self._still_holds(trip):
+            if hand_off is not None and not self._dispatch.usable(hand_off.holder.id):
+                hand_off = None
                 self._forget_prefill(trip)
-                params, body = None, plain
+            prefills = hand_off is None
             trip.attempts += 1
-            spent = trip.attempts >= self._settings.max_attempts
-            remain = _Remain(spent, params is not None or self._any_usable(left), partial(newcomers, tried))
+            spent = trip.attempts >= most
+            remain = _Remain(spent, hand_off is not None or self._any_usable(left), partial(newcomers, tried))
             expected = self._expected_output(request)
-            lease = self._dispatch.take(candidate, prompt, output_tokens=expected, prefills=params is None)
-            attempt = Attempt(candidate, lease, self._clock(), injected, params is None)
+            lease = self._dispatch.take(candidate, prompt, output_tokens=expected, prefills=prefills)
+            attempt = Attempt(candidate, lease, self._clock(), injected, prefills)
             try:
-                self._dispatch.dispatched(
-                    request, Leg.DECODE, candidate, prompt, trip.attempts - 1, prefills=params is None
-                )
-                failure = await self._attempt(trip, attempt, prompt, body, remain, reply)
+                self._dispatch.dispatched(request, Leg.DECODE, candidate, prompt, trip.attempts - 1, prefills=prefills)
+                failure = await self._attempt(trip, attempt, prompt, plain, hand_off, remain, reply)
             finally:
                 lease.release()
             if failure is None:
                 return
-            if params is not None and not isinstance(failure, UpstreamRefused | Busy):
+            if hand_off is not None and not isinstance(failure, UpstreamRefused | Busy):
+                hand_off = None
                 self._forget_prefill(trip)
-                params, body = None, plain
-                if isinstance(failure, HandOffFailed):
+                if isinstance(failure, HandOffFailed | UpstreamOrphaned):
                     left.insert(0, candidate)
-            if isinstance(failure, UpstreamSilent) or spent or not self._retries.allowed(request):
+            orphaned = isinstance(failure, UpstreamOrphaned)
+            if orphaned:
+                # The prefill leg's failure, noticed late: the endpoint keeps its turn, and what follows is no retry.
+                most += 1
+            elif isinstance(failure, UpstreamSilent) or spent or not self._retries.allowed(request):
                 break
             if not self._any_usable(left):
                 left = await self._others(request, newcomers, tried)
-            if left:
+            if left and not orphaned:
                 await self._retries.pause(trip.attempts)
         raise no_answer(failure)
 
@@ -143,10 +148,6 @@ class DecodeLeg:
     def _any_usable(self, left: list[Candidate]) -> bool:
         return any(self._dispatch.usable(candidate.id) for candidate in left)
 
-    def _still_holds(self, trip: Trip) -> bool:
-        """Whether the endpoint that prefilled may still be asked for the prompt's KV."""
-        return trip.prefill_endpoint_id is None or self._dispatch.usable(trip.prefill_endpoint_id)
-
     @staticmethod
     def _forget_prefill(trip: Trip) -> None:
         """The next decode endpoint prefills by itself: the one that failed may have read the KV, and its holder lets
@@ -154,12 +155,25 @@ class DecodeLeg:
         trip.prefill_endpoint_id = trip.matched_tokens = trip.prefill_s = None
 
     async def _attempt(
-        self, trip: Trip, attempt: Attempt, prompt: TokenizedPrompt, body: bytes, remain: _Remain, reply: Reply
+        self,
+        trip: Trip,
+        attempt: Attempt,
+        prompt: TokenizedPrompt,
+        plain: bytes,
+        hand_off: HandOff | None,
+        remain: _Remain,
+        reply: Reply,
     ) -> UpstreamError | None:
         """One endpoint asked. None: the client has its answer; else why not, and nothing has gone to the client."""
         request, candidate = trip.request, attempt.candidate
+        body, relies_on = plain, None
+        if hand_off is not None:
+            body = decode_leg_body(plain, hand_off.params)
+            relies_on = Reliance(hand_off.holder.url, partial(self._dispatch.waits_for_kv, request, candidate, prompt))
         try:
-            response = await self._dispatch.open(request, candidate, body, self._settings.first_byte_timeout_s)
+            response = await self._dispatch.open(
+                request, candidate, body, self._settings.first_byte_timeout_s, relies_on
+            )
         except UpstreamError as error:
             self._dispatch.failed(request, Leg.DECODE, candidate, error)
             return error

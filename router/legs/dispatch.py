@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from router.core import Candidate, InferenceRequest, Leg, TokenizedPrompt
+from router.core import NO_MATCH, Candidate, IndexState, InferenceRequest, Leg, TokenizedPrompt
 from router.inflight import InflightTracker, Lease
 from router.observability.events import Dispatched, LegFailed, Observer
 from router.ports import (
     EndpointPool,
     PrefixIndex,
+    Reliance,
     Upstream,
     UpstreamAbandoned,
     UpstreamError,
+    UpstreamOrphaned,
     UpstreamResponse,
 )
 
@@ -80,8 +82,24 @@ class Dispatch:
             )
         )
 
+    def waits_for_kv(self, request: InferenceRequest, candidate: Candidate, prompt: TokenizedPrompt) -> bool:
+        """Whether the endpoint, which has not begun to answer, may not have read the KV that was handed over to it.
+
+        Its own events tell, where it sends them. Without them a stream's silence is taken for it; an answer in one
+        piece is silent until its end, and may be all but done.
+        """
+        if candidate.state.index is not IndexState.EXACT or not prompt.block_hashes:
+            return request.stream
+        held = self._index.match(prompt.block_hashes).get(candidate.id, NO_MATCH)
+        return held.blocks < (prompt.token_count - 1) // prompt.block_size
+
     async def open(
-        self, request: InferenceRequest, candidate: Candidate, body: bytes, timeout_s: float
+        self,
+        request: InferenceRequest,
+        candidate: Candidate,
+        body: bytes,
+        timeout_s: float,
+        relies_on: Reliance | None = None,
     ) -> UpstreamResponse:
         """Raises `UpstreamError`, see `router.ports.Upstream.open`."""
         endpoint = candidate.endpoint
@@ -92,12 +110,18 @@ class Dispatch:
         if endpoint.rank is not None:
             headers.append((b"x-data-parallel-rank", str(endpoint.rank).encode()))
         return await self._upstream.open(
-            endpoint, request.method.encode("ascii"), request.path, headers, body, first_byte_timeout_s=timeout_s
+            endpoint,
+            request.method.encode("ascii"),
+            request.path,
+            headers,
+            body,
+            first_byte_timeout_s=timeout_s,
+            relies_on=relies_on,
         )
 
     def failed(self, request: InferenceRequest, leg: Leg, candidate: Candidate, error: UpstreamError) -> None:
         """The endpoint could not be reached or did not keep to HTTP."""
-        if not isinstance(error, UpstreamAbandoned):
+        if not isinstance(error, UpstreamAbandoned | UpstreamOrphaned):
             self._pool.report_failure(candidate.endpoint)
         self.passed_over(request, leg, candidate, error.kind)
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from router.errors import NoEndpoint, RouterError, UpstreamFailed, UpstreamTimeout
-from router.ports import UpstreamAbandoned, UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamSilent
+from router.ports import (
+    UpstreamAbandoned,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamOrphaned,
+    UpstreamRefused,
+    UpstreamSilent,
+)
 
 
 class Busy(UpstreamBroken):
@@ -20,6 +27,6 @@ def no_answer(failure: UpstreamError | None) -> RouterError:
         return UpstreamTimeout("The engine did not begin to answer within upstream.first_byte_timeout_s.")
     if isinstance(failure, UpstreamRefused):
         return NoEndpoint("No endpoint that serves this request could be reached.", retry_after_s=1)
-    if failure is None or isinstance(failure, UpstreamAbandoned):
+    if failure is None or isinstance(failure, UpstreamAbandoned | UpstreamOrphaned):
         return NoEndpoint("No endpoint that serves this request answers any more.", retry_after_s=1)
     return UpstreamFailed("Every endpoint tried closed the connection or answered malformed HTTP.")

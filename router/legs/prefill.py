@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from router.core import Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
 from router.legs.dispatch import Dispatch
+from router.legs.hand_off import HandOff
 from router.legs.retries import Retries
 from router.legs.settings import LegSettings
 from router.observability.events import FirstToken, Observer
@@ -40,7 +41,7 @@ class PrefillLeg:
         self._clock = clock
         self._settings = settings
 
-    async def run(self, trip: Trip, decision: Decision, prompt: TokenizedPrompt) -> bytes | None:
+    async def run(self, trip: Trip, decision: Decision, prompt: TokenizedPrompt) -> HandOff | None:
         """Returns the hand-off, or None: nobody could prefill, the decode endpoint does it.
 
         Raises `EngineRefused` when an engine answers with a client error: another engine would say the same.
@@ -66,7 +67,7 @@ class PrefillLeg:
                 trip.prefill_endpoint_id = candidate.id
                 trip.matched_tokens = candidate.matched_tokens(prompt)
                 trip.prefill_s = self._clock() - started
-                return params
+                return HandOff(params, candidate.endpoint)
         return None
 
     async def _attempt(

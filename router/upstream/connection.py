@@ -11,12 +11,20 @@ Framing is llhttp's, strict (RFC 9112, 6.3): two lengths, or a length beside a t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 from typing import NamedTuple, Protocol, cast
 
 import httptools
 
 from router.core import Headers
-from router.ports import UpstreamAbandoned, UpstreamBroken, UpstreamError, UpstreamSilent
+from router.ports import (
+    Reliance,
+    UpstreamAbandoned,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamOrphaned,
+    UpstreamSilent,
+)
 
 _JOIN_BELOW = 8 * 1024
 _WRITE_SLICE = 256 * 1024
@@ -61,6 +69,8 @@ class RelayResponse:
         "_parts",
         "_waiter",
         "headers",
+        "orphaned",
+        "relies_on",
         "status",
         "touched",
     )
@@ -79,6 +89,9 @@ class RelayResponse:
         self._begun = False
         self.touched = False
         """The engine has said something."""
+        self.relies_on: Reliance | None = None
+        self.orphaned = False
+        """What it relies on is gone for good."""
 
     async def first_byte(self, timeout_s: float) -> None:
         """Waits for the head and a body byte or the end; raises what `ports.Upstream.open` names."""
@@ -165,6 +178,13 @@ class RelayResponse:
             return False
         return not self._begun or now > self._deadline - self._idle_timeout_s + idle_s
 
+    def deserted(self, gone: Set[str]) -> bool:
+        """Nothing has come, and what it waits for is gone. `gone`: URLs that do not answer."""
+        relies_on = self.relies_on
+        if relies_on is None or self._begun or self._parts or self._ended:
+            return False
+        return (self.orphaned or relies_on.url in gone) and relies_on.waits()
+
     @property
     def parts(self) -> list[bytes]:
         return self._parts
@@ -236,12 +256,13 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, *, head_only: bool) -> RelayResponse:
+    def send(self, head: bytes, body: bytes, *, head_only: bool, relies_on: Reliance | None = None) -> RelayResponse:
         """Writes a request on an idle connection. `head_only`: a HEAD request, answered without a body."""
         transport = self._transport
         if transport is None:
             raise UpstreamBroken("the connection is closed")
         response = RelayResponse(self, self._loop, self._limits.idle_timeout_s)
+        response.relies_on = relies_on
         self._response = response
         self._sink = response.parts
         self._headers = None
@@ -264,9 +285,10 @@ class Connection(asyncio.Protocol):
         if self._read_paused:
             self._resume()
 
-    def sweep(self, now: float, *, distrusted: bool = False) -> None:
+    def sweep(self, now: float, *, distrusted: bool = False, gone: Set[str] = frozenset()) -> None:
         """Breaks an answer that has kept its reader waiting too long; where the endpoint is distrusted, also one that
-        has not begun, and one that has paused for `Limits.distrusted_idle_s`."""
+        has not begun, and one that has paused for `Limits.distrusted_idle_s`; and one that waits for what lay on an
+        endpoint that is `gone`."""
         response = self._response
         if response is None:
             return
@@ -274,6 +296,14 @@ class Connection(asyncio.Protocol):
             self._break(UpstreamSilent("no byte from the engine within the time allowed"))
         elif distrusted and response.forlorn(now, self._limits.distrusted_idle_s):
             self._break(UpstreamAbandoned("the engine was given up while it was waited for"))
+        elif response.deserted(gone):
+            self._break(UpstreamOrphaned("what the engine had to compute from is gone"))
+
+    def orphan(self, url: str) -> None:
+        """What lay on the endpoint there is gone for good."""
+        response = self._response
+        if response is not None and response.relies_on is not None and response.relies_on.url == url:
+            response.orphaned = True
 
     def abort(self) -> None:
         """Closes at once, dropping what is unsent: this is what stops an engine's work."""

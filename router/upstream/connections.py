@@ -6,7 +6,7 @@ Which connection serves next, which is kept and which has waited too long is dec
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from router.ports import UpstreamError
 from router.upstream.connection import Connection
@@ -55,8 +55,9 @@ class Connections:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def sweep(self, now: float, idle_before: float) -> None:
-        """Closes what has been idle since before `idle_before` and breaks answers that are overdue at `now`."""
+    def sweep(self, now: float, idle_before: float, gone: Set[str] = frozenset()) -> None:
+        """Closes what has been idle since before `idle_before` and breaks answers that are overdue at `now`, or that
+        wait for what lay on one of the endpoints that are `gone`."""
         idle = self._idle
         while idle and idle[0].idle_since < idle_before:
             idle.popleft().abort()
@@ -64,7 +65,12 @@ class Connections:
             if connection.heard:
                 connection.heard = False
                 self.heard_at = now
-            connection.sweep(now, distrusted=self.distrusted)
+            connection.sweep(now, distrusted=self.distrusted, gone=gone)
+
+    def orphan(self, url: str) -> None:
+        """What lay on the endpoint there is gone for good."""
+        for connection in self.live:
+            connection.orphan(url)
 
     def abort(self, error: UpstreamError) -> None:
         self._idle.clear()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from router.core import Endpoint
-from router.ports import UpstreamBroken, UpstreamRefused
+from router.ports import Reliance, UpstreamBroken, UpstreamRefused
 from router.upstream.connection import Connection, Limits, RelayResponse
 from router.upstream.connections import Connections
 from router.upstream.patience import within
@@ -68,6 +68,7 @@ class Relay:
         body: bytes,
         *,
         first_byte_timeout_s: float | None = None,
+        relies_on: Reliance | None = None,
     ) -> RelayResponse:
         """See `router.ports.Upstream.open`. Also raises `RequestHeadError` for a head that would not stay in shape."""
         if self._closed:
@@ -81,7 +82,7 @@ class Relay:
             if connection is None:
                 connection = await self._connect(connections)
             used_before, sent_at = connection.served > 0, loop.time()
-            response = connection.send(head, body, head_only=method == b"HEAD")
+            response = connection.send(head, body, head_only=method == b"HEAD", relies_on=relies_on)
             try:
                 await response.first_byte(timeout_s)
             except UpstreamBroken:
@@ -112,6 +113,12 @@ class Relay:
         connections = self._by_url.get(url)
         if connections is not None:
             connections.distrusted = False
+
+    def forsake(self, url: str) -> None:
+        """What lay on the endpoint there is gone, and does not come back with it: answers that rely on it and are
+        still waiting for it break with `UpstreamOrphaned`, as those do that rely on a distrusted one."""
+        for connections in self._by_url.values():
+            connections.orphan(url)
 
     def heard_at(self, url: str) -> float | None:
         """Loop time at which bytes of an answer last came from there, to `RelayOptions.sweep_s`; None: not lately."""
@@ -191,7 +198,7 @@ class Relay:
         self._sweeper = None
         now = loop.time()
         for url, connections in tuple(self._by_url.items()):
-            connections.sweep(now, now - self._options.keep_idle_s)
+            connections.sweep(now, now - self._options.keep_idle_s, self._distrusted)
             if connections.unused:
                 del self._by_url[url]
         if self._by_url:

@@ -37,7 +37,7 @@ from router.legs import Legs, LegSettings
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed, Observers
 from router.observability.flow import FlowObserver, Unobserved
 from router.plugins.builtin import builtin_registry
-from router.ports import UpstreamError
+from router.ports import Reliance, UpstreamError
 from router.retry_budget import RetryBudget
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
@@ -130,6 +130,7 @@ class FakeUpstream:
         body: bytes,
         *,
         first_byte_timeout_s: float | None = None,
+        relies_on: Reliance | None = None,
     ) -> FakeResponse:
         sent = Sent(endpoint, path, list(headers), body)
         self.sent.append(sent)

@@ -9,7 +9,7 @@ import pytest
 from router.core import Api, Health, Role
 from router.errors import ModelNotFound, NoEndpoint, Overloaded, UpstreamFailed, UpstreamTimeout
 from router.observability.events import Outcome
-from router.ports import UpstreamBroken, UpstreamRefused, UpstreamSilent
+from router.ports import UpstreamBroken, UpstreamOrphaned, UpstreamRefused, UpstreamSilent
 from router.retry_budget import RetryBudget
 from tests.support.journey import (
     HAND_OFF,
@@ -354,6 +354,25 @@ class TestDisaggregated:
         assert reply.headers[b"x-kvrouter-endpoint"] == b"d2"
         assert len(world.upstream.sent_to("p")) == 1
         assert world.upstream.sent_to("d2")[0].json["kv_transfer_params"] == HAND_OFF
+
+    async def test_a_decoder_whose_hand_off_is_lost_prefills_by_itself_and_nothing_counts_as_a_retry(self) -> None:
+        def reads_what_is_gone(sent: Sent) -> FakeResponse | UpstreamOrphaned:
+            return UpstreamOrphaned("gone") if "kv_transfer_params" in sent.json else stream("x")
+
+        world = World(
+            [endpoint("p", P), endpoint("d1", D), endpoint("d2", D)],
+            {"p": lambda _: prefilled(), "d1": reads_what_is_gone},
+            held={"d1": 5},
+            max_attempts=1,
+            budget=RetryBudget(ratio=0.0, reserve=0),
+        )
+        reply = await world.serve()
+        assert reply.headers[b"x-kvrouter-endpoint"] == b"d1"
+        assert b"x-kvrouter-prefill-endpoint" not in reply.headers
+        assert world.pool.failed == []
+        assert [event.kind for event in world.recorder.failed] == ["orphaned"]
+        assert [event.prefills for event in world.recorder.dispatched] == [True, False, True]
+        assert world.inflight.snapshot() == {}
 
     @pytest.mark.parametrize(
         ("body", "api"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from router.core import Endpoint
-from router.ports import UpstreamBroken, UpstreamRefused, UpstreamSilent
+from router.ports import Reliance, UpstreamBroken, UpstreamOrphaned, UpstreamRefused, UpstreamSilent
 from router.upstream.connection import Limits, RelayResponse
 from router.upstream.connections import Connections
 from router.upstream.relay import ConnectionCounts, Relay, RelayOptions
@@ -522,3 +522,87 @@ async def test_framing_of_the_callers_is_left_out_hdr_03() -> None:
     assert (request.values(b"content-length"), request.values(b"transfer-encoding")) == ([b"3"], [])
     assert len(request.values(b"host")) == 1
     assert request.body == b"abc"
+
+
+HOLDER = "http://holder:1"
+
+
+class Waiting:
+    """An answer that relies on another endpoint; `waits` may change."""
+
+    def __init__(self, waits: bool = True) -> None:
+        self.waits = waits
+        self.asked = 0
+
+    @property
+    def reliance(self) -> Reliance:
+        return Reliance(HOLDER, self._ask)
+
+    def _ask(self) -> bool:
+        self.asked += 1
+        return self.waits
+
+
+def gives_up(relay: Relay) -> None:
+    relay.distrust(HOLDER)
+
+
+def forsakes(relay: Relay) -> None:
+    relay.forsake(HOLDER)
+
+
+@pytest.mark.parametrize("leaves", [gives_up, forsakes])
+async def test_an_answer_that_waits_for_what_is_gone_breaks_once_it_cannot_have_it_any_more(
+    leaves: Callable[[Relay], None],
+) -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.request()
+        await asyncio.Event().wait()
+
+    async with RawServer(silent) as server, relaying() as relay:
+        waiting = Waiting(waits=False)
+        opening = asyncio.create_task(
+            relay.open(at(server.url), b"POST", "/v1/x", [], b"{}", relies_on=waiting.reliance)
+        )
+        while not relay.counts():
+            await asyncio.sleep(0.005)
+        leaves(relay)
+        while waiting.asked < 3:
+            await asyncio.sleep(0.005)
+        assert not opening.done()
+        waiting.waits = True
+        with pytest.raises(UpstreamOrphaned):
+            await opening
+
+
+async def test_an_answer_that_has_begun_or_relies_on_another_endpoint_stays() -> None:
+    go_on = asyncio.Event()
+
+    async def begins(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED + b"1\r\na\r\n")
+        await go_on.wait()
+        await peer.send(b"1\r\nb\r\n0\r\n\r\n")
+
+    async def late(peer: Peer) -> None:
+        await peer.request()
+        await go_on.wait()
+        await peer.send(OK)
+
+    async with RawServer(begins) as one, RawServer(late) as two, relaying() as relay:
+        first = await relay.open(at(one.url), b"POST", "/v1/x", [], b"{}", relies_on=Waiting().reliance)
+        elsewhere = Waiting()
+        second = asyncio.create_task(
+            relay.open(
+                at(two.url), b"POST", "/v1/x", [], b"{}", relies_on=Reliance("http://other:1", elsewhere.reliance.waits)
+            )
+        )
+        while len(relay.counts()) < 2:
+            await asyncio.sleep(0.005)
+        relay.forsake(HOLDER)
+        relay.distrust(HOLDER)
+        await asyncio.sleep(4 * QUICK.sweep_s)
+        go_on.set()
+        assert await body_of(first) == b"ab"
+        assert await body_of(await second) == b"hi"
+        assert elsewhere.asked == 0
