@@ -101,6 +101,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The decoded fields that a prompt is rendered from (messages, prompt, tools, chat_template_kwargs, ...)."""
     arrived_at: float = 0.0
+    deadline_at: float | None = None
+    """When its answer must be whole, on the clock of `arrived_at`; None: no such time was given."""
 
 
 class TokenSource(StrEnum):

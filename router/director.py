@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ from router.core import (
     TokenSource,
 )
 from router.eligible import Eligible
-from router.errors import RouterError
+from router.errors import DeadlineExceeded, RouterError
 from router.flowcontrol.admission import Admission
 from router.gate import Admitted, Gate, Hold, Waiting
 from router.holders import ResponseHolders
@@ -84,7 +85,7 @@ class Director:
         trip = Trip(request)
         try:
             with self._admission:
-                await self._journey(trip, reply)
+                await self._in_time(trip, self._journey(trip, reply))
         except RouterError as error:
             self._note_refusal(trip, error)
             raise
@@ -93,6 +94,26 @@ class Director:
             raise
         finally:
             self._observer.on_end(trip.ended(self._clock()))
+
+    async def _in_time(self, trip: Trip, journey: Coroutine[Any, Any, None]) -> None:
+        """Past the request's deadline its journey ends where it stands, as if the client had left, but for being told.
+
+        Raises `DeadlineExceeded`.
+        """
+        deadline_at = trip.request.deadline_at
+        if deadline_at is None:
+            await journey
+            return
+        limit = asyncio.timeout(max(deadline_at - self._clock(), 0.0))
+        try:
+            async with limit:
+                await journey
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if trip.status is not None:
+                trip.outcome = Outcome.CUT
+            raise DeadlineExceeded("The answer was not whole within the time that the request gave for it.") from None
 
     async def _journey(self, trip: Trip, reply: Reply) -> None:
         request = trip.request
@@ -164,11 +185,11 @@ class Director:
         request, decision, hold = trip.request, admitted.decision, admitted.hold
         trip.decision = decision
         self._observer.on_decision(request, prompt, decision)
-        params = None
+        hand_off = None
         if decision.prefill:
             hold.prefill_begins()
             try:
-                params = await self._legs.prefill.run(trip, decision, prompt)
+                hand_off = await self._legs.prefill.run(trip, decision, prompt)
             except EngineRefused as refusal:
                 await _pass_on(trip, refusal, reply)
                 return
@@ -180,7 +201,7 @@ class Director:
                 return ()
 
         hold.release()
-        await self._legs.decode.run(trip, decision, prompt, params, reply, newcomers)
+        await self._legs.decode.run(trip, decision, prompt, hand_off, reply, newcomers)
 
     def _decide(self, request: InferenceRequest, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> Decision:
         candidates = self._eligible.candidates(prompt, states)
@@ -197,7 +218,7 @@ class Director:
                 candidates = self._eligible.candidates(_NO_PROMPT, self._eligible.now(request))
                 holder = self._holders.get(response_id)
                 candidates.sort(key=lambda candidate: candidate.id != holder)
-                await self._legs.stored.run(trip, candidates, reply)
+                await self._in_time(trip, self._legs.stored.run(trip, candidates, reply))
         except RouterError as error:
             self._note_refusal(trip, error)
             raise

@@ -19,6 +19,7 @@ x RouterError            (500 server_error)
   + ShuttingDown         503 service_unavailable
   + WorkersSilent        503 service_unavailable
   + UpstreamTimeout      504 upstream_timeout
+  + DeadlineExceeded     504 deadline_exceeded
 x ConfigError            stops the start: one sentence that names the key and the mend
 """
 
@@ -148,6 +149,10 @@ class WorkersSilent(RouterError):
 
 class UpstreamTimeout(RouterError):
     status, type = 504, "upstream_timeout"
+
+
+class DeadlineExceeded(RouterError):
+    status, type, code = 504, "deadline_exceeded", "deadline_exceeded"
 
 
 class ConfigError(Exception):

@@ -24,6 +24,7 @@ from router.api.lifecycle import Lifecycle
 from router.core import Api, InferenceRequest
 from router.errors import InvalidRequest, MethodNotAllowed, RouterError, UnsupportedEncoding
 from router.ports import Reply
+from router.wire.deadline import allowed_s
 from router.wire.headers import accepted_request_id, request_headers
 from router.wire.kv_transfer import strip_generate_params, strip_transfer_params
 from router.wire.openai import GENERATE_PATH, NOTHING, parse_request
@@ -250,6 +251,7 @@ class Front:
         if parsed.has_priority and not trusted and settings.strip_untrusted_priority:
             body = self._limited(body, parsed.priority, key)
         asking = caller(key, trusted, routing, parsed.priority)
+        within_s = allowed_s(routing) if routing else None
         salt = parsed.cache_salt
         if settings.tenant_salt is not None and api is not Api.OTHER:
             salt = settings.tenant_salt(asking.tenant, salt)
@@ -271,6 +273,7 @@ class Front:
             cache_salt=salt,
             fields=parsed.fields,
             arrived_at=arrived_at,
+            deadline_at=None if within_s is None else arrived_at + within_s,
         )
 
     def _limited(self, body: bytes, asked: int | None, key: Key) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from router.core import Caller
+from router.wire.deadline import queue_ttl_s
 
 MOST_PRIORITY = 100
 """Priorities are held within plus and minus this, so that clients cannot make classes without end."""
@@ -54,7 +55,7 @@ class Objectives:
 
     def standing(self, caller: Caller, headers: Mapping[str, str], now: float) -> Standing:
         """`headers` are the routing headers that this client may send. An objective that is not configured says
-        nothing."""
+        nothing, and a time to live (`router.wire.deadline.QUEUE_TTL`) only shortens the wait."""
         objective = self._named.get(caller.objective) if caller.objective is not None else None
         priority = self.priority(caller)
         slo_s = _asked_slo_s(headers)
@@ -62,6 +63,9 @@ class Objectives:
         if objective is not None:
             slo_s = objective.ttft_slo_s if slo_s is None else slo_s
             wait_s = wait_s if objective.max_wait_s is None else objective.max_wait_s
+        ttl_s = queue_ttl_s(headers) if headers else None
+        if ttl_s is not None:
+            wait_s = min(wait_s, ttl_s)
         return Standing(
             priority=priority,
             due=now + (wait_s if slo_s is None else slo_s),

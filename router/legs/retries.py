@@ -30,7 +30,8 @@ class Retries:
 
     def until(self, request: InferenceRequest) -> float:
         """When the time for further attempts is over."""
-        return request.arrived_at + self._settings.retry_within_s
+        until = request.arrived_at + self._settings.retry_within_s
+        return until if request.deadline_at is None else min(until, request.deadline_at)
 
     async def pause(self, attempt: int) -> None:
         """Counts the attempt that follows `attempt` others, and waits."""

@@ -161,8 +161,9 @@ class ServerSettings(Section):
     forward_authorization: bool = False
     """Send a client's own `Authorization` on to the engine, in place of the endpoint's `api_key`."""
     trusted_peers: Annotated[tuple[str, ...], AfterValidator(_networks)] = ()
-    """Addresses or networks (CIDR) of gateways that may set tenant, objective, SLOs and priority of each request
-    (`x-llm-d-inference-fairness-id`, `x-llm-d-inference-objective`, `x-llm-d-slo-ttft-ms`, `x-llm-d-slo-tpot-ms`, the
+    """Addresses or networks (CIDR) of gateways that may set tenant, objective, SLOs, deadline and priority of each
+    request (`x-llm-d-inference-fairness-id`, `x-llm-d-inference-objective`, `x-llm-d-slo-ttft-ms`,
+    `x-llm-d-slo-tpot-ms`, `x-kvrouter-deadline-ms`, `x-envoy-expected-rq-timeout-ms`, `x-llm-d-inference-ttl`, the
     body's `priority`), as a key with `trusted` may. It is the connection's own address that counts."""
     strip_untrusted_priority: bool = True
     """Take a body's `priority` out, or lower it to the key's `max_priority`, where the client has no right to it.

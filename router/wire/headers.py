@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from router.core import Headers
+from router.wire.deadline import DEADLINE, EXPECTED, QUEUE_TTL
 
 HOP_BY_HOP = frozenset(
     {
@@ -46,6 +47,7 @@ _ROUTING_CONTROL = frozenset(
         b"x-slo-tpot-ms",
         b"x-vllm-priority",
         b"epp-profile",
+        EXPECTED.encode(),
     }
 )
 _ROUTING_PREFIXES = (b"x-gateway-", b"x-llm-d-", b"x-kvrouter-")
@@ -60,7 +62,9 @@ FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 _SLOS = ("x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tpot-ms")
 _ENGINE_PRIORITY = b"x-vllm-priority"
-STEERING = frozenset(name.encode() for name in (*FAIRNESS, *OBJECTIVE, *_SLOS)) | {_ENGINE_PRIORITY}
+STEERING = frozenset(name.encode() for name in (*FAIRNESS, *OBJECTIVE, *_SLOS, DEADLINE, EXPECTED, QUEUE_TTL)) | {
+    _ENGINE_PRIORITY
+}
 """Fields that a caller with the right to it may steer by, llm-d's names and its older ones. They are for this router
 and end here, but for the priority that vLLM itself reads."""
 

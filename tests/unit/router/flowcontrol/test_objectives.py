@@ -44,3 +44,10 @@ def test_what_is_due_comes_from_the_request_else_the_objective_else_the_longest_
 @pytest.mark.parametrize("value", ["", "soon", "-1", "0", "inf", "nan"])
 def test_a_deadline_that_is_none_counts_for_nothing(value: str) -> None:
     assert OBJECTIVES.standing(Caller(), {"x-llm-d-slo-ttft-ms": value}, 0.0).due == 30.0
+
+
+def test_a_time_to_live_shortens_the_wait_and_never_lengthens_it() -> None:
+    def wait_s(ttl: str) -> float:
+        return OBJECTIVES.standing(Caller(), {"x-llm-d-inference-ttl": ttl}, 0.0).max_wait_s
+
+    assert [wait_s("2s"), wait_s("1m"), wait_s("never")] == [2.0, 30.0, 30.0]
