@@ -114,7 +114,10 @@ class App:
         self._discoveries = assembly.discoveries(settings)
 
         memory = assembly.memory_index(settings, clock)
-        self._shared = assembly.sharing(settings, memory, lambda: own_load(self.inflight), lambda: self.gate.tell())
+        self.engines = EngineModels(clock)
+        self._shared = assembly.sharing(
+            settings, memory, lambda: own_load(self.inflight, self.engines.estimate), lambda: self.gate.tell()
+        )
         shared_index = None if self._shared is None else self._shared.index
         self.indexing = Indexing(
             shared_index or memory,
@@ -125,7 +128,6 @@ class App:
         self._events = EventWiring(self.pool, self.indexing.subscribe, self._gone, self.supervisor)
         self.tokenization = assembly.tokenization(settings, self._control, lambda: self.indexing.block_size, clock)
 
-        self.engines = EngineModels(clock)
         metrics = Metrics(version("kvrouter")) if settings.metrics.enabled else None
         decisions = RecentDecisions(clock)
         shared = Alone() if self._shared is None else Sharing(self._shared.board.others)

@@ -203,11 +203,11 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inflight(msgspec.Struct, frozen=True):
-    """What this router has on an endpoint now, counted by itself and not scraped."""
+    """What routers have on an endpoint now, counted by themselves and not scraped."""
 
     requests: int = 0
     prefill_tokens: int = 0
-    """Uncached prompt tokens dispatched and not yet answered by a first token."""
+    """Uncached prompt tokens dispatched whose first token has not come, nor should have by what is known."""
     tokens: int = 0
     """Prompt tokens plus expected output tokens of everything dispatched and not yet ended."""
 
@@ -276,11 +276,14 @@ class Candidate(msgspec.Struct, frozen=True):
 
     state: EndpointState
     inflight: Inflight
+    """All routers' that this one knows of."""
     match: EndpointMatch
     metrics_age: float | None
     """Seconds since `state.metrics` was taken; None when there are none."""
     estimate: EngineEstimate | None = None
     """None where no engine model is kept."""
+    others: Inflight = NO_INFLIGHT
+    """Of `inflight`, other routers', which `estimate` does not know of."""
 
     @property
     def endpoint(self) -> Endpoint:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from router.core import (
+    NO_INFLIGHT,
     NO_MATCH,
     Api,
     Candidate,
@@ -13,13 +14,12 @@ from router.core import (
     EngineEstimate,
     Health,
     InferenceRequest,
-    Inflight,
     Role,
     TokenizedPrompt,
 )
 from router.errors import ModelNotFound, NoEndpoint
 from router.holders import ResponseHolders
-from router.inflight import InflightTracker
+from router.inflight import InflightTracker, summed, waiting
 from router.pool.models import serving
 from router.ports import Clock, EndpointPool, PrefixIndex, SharedLoad
 from router.scheduling.ramp import open_to_more
@@ -107,19 +107,25 @@ class Eligible:
     def candidates(self, prompt: TokenizedPrompt, states: Sequence[EndpointState]) -> list[Candidate]:
         match = self._index.match(prompt.block_hashes) if prompt.block_hashes else {}
         now = self._clock()
-        # Other routers' requests weigh as much as our own: without them N routers would all choose the same endpoint.
-        estimates = self._estimates
-        inflight = _summed(self._inflight, self._shared.others())
-        return [
-            Candidate(
-                state,
-                inflight(state.endpoint.id),
-                match.get(state.endpoint.id, NO_MATCH),
-                None if state.metrics is None else now - state.metrics.taken_at,
-                estimates(state.endpoint.id),
+        estimates, own, others = self._estimates, self._inflight.get, self._shared.others()
+        made = []
+        for state in states:
+            name = state.endpoint.id
+            estimate = estimates(name)
+            ours = waiting(own(name), estimate)
+            # Other routers' requests weigh as much as our own: else N routers would all choose the same endpoint.
+            theirs = others.get(name, NO_INFLIGHT)
+            made.append(
+                Candidate(
+                    state,
+                    summed(ours, theirs) if theirs.requests else ours,
+                    match.get(name, NO_MATCH),
+                    None if state.metrics is None else now - state.metrics.taken_at,
+                    estimate,
+                    theirs,
+                )
             )
-            for state in states
-        ]
+        return made
 
     def preferred(self, prompt: TokenizedPrompt, states: Sequence[EndpointState], other: Role) -> tuple[str, ...]:
         """Endpoints, none of role `other`, that hold most of what is held of this prompt, where it is worth waiting."""
@@ -136,20 +142,3 @@ class Eligible:
 
     def _own_requests(self, endpoint_id: str) -> int:
         return self._inflight.get(endpoint_id).requests
-
-
-def _summed(own: InflightTracker, others: Mapping[str, Inflight]) -> Callable[[str], Inflight]:
-    if not others:
-        return own.get
-
-    def total(endpoint_id: str) -> Inflight:
-        ours, theirs = own.get(endpoint_id), others.get(endpoint_id)
-        if theirs is None:
-            return ours
-        return Inflight(
-            ours.requests + theirs.requests,
-            ours.prefill_tokens + theirs.prefill_tokens,
-            ours.tokens + theirs.tokens,
-        )
-
-    return total

@@ -6,7 +6,7 @@ a scraped metric never enters them.
 
 from __future__ import annotations
 
-from router.core import NO_INFLIGHT, Inflight
+from router.core import NO_INFLIGHT, EngineEstimate, Inflight
 
 
 class Lease:
@@ -68,3 +68,15 @@ class InflightTracker:
             self._by_endpoint.pop(endpoint_id, None)
         else:
             self._by_endpoint[endpoint_id] = new
+
+
+def waiting(counted: Inflight, estimate: EngineEstimate | None) -> Inflight:
+    """`counted`, less the prefill that must be over by what is known of the engine: an answer that is not streamed
+    shows its first token with its last."""
+    if estimate is None or estimate.queued_tokens >= counted.prefill_tokens:
+        return counted
+    return Inflight(counted.requests, estimate.queued_tokens, counted.tokens)
+
+
+def summed(one: Inflight, other: Inflight) -> Inflight:
+    return Inflight(one.requests + other.requests, one.prefill_tokens + other.prefill_tokens, one.tokens + other.tokens)

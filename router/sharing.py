@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from kvindex.redis_board import Load, RedisBoard
 from kvindex.redis_index import RedisIndex
-from router.core import Inflight
-from router.inflight import InflightTracker
+from router.core import EngineEstimate, Inflight
+from router.inflight import InflightTracker, waiting
 
 _NOBODY: Mapping[str, Inflight] = {}
 _NO_NOTES: Mapping[str, bytes] = {}
@@ -57,9 +57,13 @@ class SharingView:
         return self._sharing.others()
 
 
-def own_load(tracker: InflightTracker) -> Load:
+def own_load(tracker: InflightTracker, estimates: Callable[[str], EngineEstimate | None]) -> Load:
     """What this router has in flight, for the others."""
-    return {name: (now.requests, now.prefill_tokens, now.tokens) for name, now in tracker.snapshot().items()}
+    load = {}
+    for name, counted in tracker.snapshot().items():
+        now = waiting(counted, estimates(name))
+        load[name] = (now.requests, now.prefill_tokens, now.tokens)
+    return load
 
 
 def no_notes() -> Mapping[str, bytes]:

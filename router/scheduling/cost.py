@@ -141,8 +141,8 @@ def costs(what: Ask, candidates: Sequence[Candidate], weights: Weights, now: flo
     shared, reused = what.shared_tokens, weights.reuse * what.reused
     found: list[float] = []
     for candidate in candidates:
-        inflight, estimate = candidate.inflight, candidate.estimate
-        if estimate is None or objectives or inflight.requests > estimate.requests:
+        estimate = candidate.estimate
+        if estimate is None or objectives or candidate.others.requests:
             found.append(local(what, candidate, weights, now).total)
             continue
         cached = candidate.match.blocks * size
@@ -195,18 +195,16 @@ def local(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Term
         done = now - estimate.head_at
         most = 0.95 * estimate.head_s
         pending -= most if done > most else done
-    others = candidate.inflight.requests - estimate.requests
-    if others > 0:
-        # Other routers' requests, which the model does not see one by one.
-        ahead = candidate.inflight.prefill_tokens - queued
-        if ahead > 0:
-            pending += ahead * estimate.token_s
-            queued += ahead
-        decoding += others
-        step_s = (step_s or estimate.step_base_s) + others * estimate.step_seq_s
+    others = candidate.others
+    if others.requests:
+        # The model does not see these one by one.
+        pending += others.prefill_tokens * estimate.token_s
+        queued += others.prefill_tokens
+        decoding += others.requests
+        step_s = (step_s or estimate.step_base_s) + others.requests * estimate.step_seq_s
     # Half a step more: it comes in the middle of one.
     steps = (0.5 + ceil((queued + new) / (estimate.chunk - decoding if decoding < estimate.chunk else 1))) * step_s
-    memory, eviction = _space(what, estimate, new, step_s, now, weights.horizon_s)
+    memory, eviction = _space(what, candidate, estimate, new, step_s, now, weights.horizon_s)
     slower = estimate.step_seq_s + estimate.step_kv_s * count
     tpot = (step_s or estimate.step_base_s) + slower
     ttft = pending + own + steps + memory
@@ -235,9 +233,9 @@ def handed(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Ter
     count = what.tokens
     moved = max(count - candidate.match.blocks * what.block_size, 1)
     transfer = estimate.transfer_base_s + moved * estimate.transfer_token_s
-    others = max(candidate.inflight.requests - estimate.requests, 0)
+    others = candidate.others.requests
     step_s = (estimate.step_s or estimate.step_base_s) + others * estimate.step_seq_s
-    memory, eviction = _space(what, estimate, moved, step_s, now, weights.horizon_s)
+    memory, eviction = _space(what, candidate, estimate, moved, step_s, now, weights.horizon_s)
     slower = estimate.step_seq_s + estimate.step_kv_s * count
     tpot = step_s + slower
     ttft = transfer + 1.5 * step_s + memory
@@ -257,8 +255,8 @@ def cheapest_handed(what: Ask, candidates: Sequence[Candidate], weights: Weights
     objectives = what.slo_ttft_s is not None or what.slo_tpot_s is not None
     least, best = inf, 0
     for index, candidate in enumerate(candidates):
-        inflight, estimate = candidate.inflight, candidate.estimate
-        if estimate is None or objectives or inflight.requests > estimate.requests:
+        estimate = candidate.estimate
+        if estimate is None or objectives or candidate.others.requests:
             total = handed(what, candidate, weights, now).total
         else:
             moved = count - candidate.match.blocks * size
@@ -283,18 +281,19 @@ def cheapest_handed(what: Ask, candidates: Sequence[Candidate], weights: Weights
 
 
 def _space(
-    what: Ask, estimate: EngineEstimate, new: int, step_s: float, now: float, horizon_s: float
+    what: Ask, candidate: Candidate, estimate: EngineEstimate, new: int, step_s: float, now: float, horizon_s: float
 ) -> tuple[float, float]:
     """(seconds until there is KV space, seconds of prefill that are evicted for it)."""
     capacity = estimate.capacity_tokens
     if not capacity:
         return 0.0, 0.0
     needed = new + what.output
-    held = estimate.held_tokens
+    others = candidate.others.tokens
+    held = estimate.held_tokens + others
     memory = eviction = 0.0
     if held + needed > capacity:
         memory = (held + needed - capacity) / (held + needed) * estimate.output_tokens * step_s
-    evicted = needed - estimate.free_tokens
+    evicted = needed - max(estimate.free_tokens - others, 0)
     if evicted > 0:
         eviction = evicted * estimate.token_s * exp((estimate.coldest_at - now) / horizon_s)
     return memory, eviction

@@ -108,7 +108,7 @@ class Router:
 async def exchange(routers: list[Router]) -> None:
     """What one tells, the others have with the next round."""
     while True:
-        told = [(own_load(router.inflight), router.gate.tell()) for router in routers]
+        told = [(own_load(router.inflight, lambda _: None), router.gate.tell()) for router in routers]
         await asyncio.sleep(EXCHANGE_S)
         for number, router in enumerate(routers):
             others = [each for position, each in enumerate(told) if position != number]
@@ -167,6 +167,7 @@ async def overload(count: int, *, skewed: bool, seconds: float = 30.0) -> Outcom
         await asyncio.sleep(rng.expovariate(3 * rate))
         tasks.append(asyncio.create_task(one(rng.choice(list(WEIGHTS)), rng.random() < 0.25 / 3)))
     await asyncio.gather(*tasks)
+    assert not sharing.done()
     sharing.cancel()
     for router in routers:
         assert not router.inflight.busy

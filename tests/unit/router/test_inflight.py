@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core import NO_INFLIGHT, Inflight
-from router.inflight import InflightTracker
+from router.inflight import InflightTracker, waiting
+from router.scheduling.cost import assumed
+from router.sharing import own_load
 
 
 def test_a_lease_counts_from_acquire_to_release() -> None:
@@ -53,3 +55,15 @@ def test_whatever_is_taken_returns(leases: list[tuple[str, int, int, bool]]) -> 
     for lease in taken:
         lease.release()
     assert tracker.snapshot() == {}
+
+
+@pytest.mark.parametrize(("queued", "left"), [(0, 0), (70, 70), (100, 100), (500, 100)])
+def test_prefill_that_the_engine_must_have_done_waits_no_longer_here_nor_for_other_routers(
+    queued: int, left: int
+) -> None:
+    tracker = InflightTracker()
+    tracker.acquire("a", prefill_tokens=100, tokens=150)
+    estimate = assumed(Inflight(1, queued, 150))
+    assert waiting(tracker.get("a"), estimate) == Inflight(1, left, 150)
+    assert own_load(tracker, lambda _: estimate) == {"a": (1, left, 150)}
+    assert own_load(tracker, lambda _: None) == {"a": (1, 100, 150)}

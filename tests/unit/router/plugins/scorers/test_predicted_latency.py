@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core import Candidate, EngineEstimate, InferenceRequest
+from router.core import Candidate, EngineEstimate, InferenceRequest, Inflight
 from router.errors import ConfigError
 from router.plugins.scorers.predicted_latency import PredictedLatencyScorer
 from router.scheduling.cost import Terms, Weights, ask, assumed, cheapest_handed, costs, handed, local
@@ -100,9 +100,18 @@ def test_waiting_for_kv_space_counts() -> None:
 def test_other_routers_requests_count_though_the_model_does_not_see_them() -> None:
     known = engine()
     inflight = candidate("a", inflight=10, prefill_tokens=20_000).inflight
-    crowded = Candidate(known.state, inflight, known.match, None, known.estimate)
+    crowded = Candidate(known.state, inflight, known.match, None, known.estimate, inflight)
     assert terms(crowded).pending == pytest.approx(20_000 / 9000)
     assert terms(crowded).interference > 0.0
+
+
+def test_other_routers_requests_fill_kv_space_too() -> None:
+    known = engine(capacity_tokens=100_000, free_tokens=60_000, held_tokens=40_000, step_s=0.015)
+    theirs = Inflight(20, 0, 59_990)
+    crowded = Candidate(known.state, theirs, known.match, None, known.estimate, theirs)
+    assert terms(known).memory == terms(known).eviction == 0.0
+    assert terms(crowded).memory > 0.0
+    assert terms(crowded).eviction > 0.0
 
 
 def test_an_objective_that_would_be_missed_costs_and_one_that_nobody_set_does_not() -> None:
