@@ -16,7 +16,8 @@ import msgspec
 
 from kvindex.redis_link import StoreUnavailable
 from kvindex.redis_store import RedisStore, closing
-from router.assembly import discoveries, endpoint_specs, redis_link
+from router.assembly.engines import discoveries, endpoint_specs
+from router.assembly.shared import redis_link
 from router.certificates import Certificates
 from router.check_calls import Answer, Calls, unreachable
 from router.core import ModelCard, Role

@@ -345,7 +345,7 @@ def _serve(settings: Settings, loader: SettingsLoader) -> int:
             from router.workers.parent import serve_many
 
             return serve_many(settings, loader)
-        from router.app import serve as serve_app
+        from router.serving import serve as serve_app
 
         return serve_app(settings, loader)
     except OSError as error:

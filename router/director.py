@@ -26,7 +26,8 @@ from router.core import (
 from router.eligible import Eligible
 from router.errors import DeadlineExceeded, RouterError
 from router.flowcontrol.admission import Admission
-from router.gate import Admitted, Gate, Hold, Waiting
+from router.flowcontrol.passage import Admitted, Hold, Waiting
+from router.gate import Gate
 from router.holders import ResponseHolders
 from router.legs import EngineRefused, Legs
 from router.observability.events import Observer, Outcome

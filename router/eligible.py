@@ -33,7 +33,8 @@ _UP: Final = (Health.HEALTHY, Health.UNKNOWN)
 class Eligible:
     """Reads the pool, the index and the loads; changes nothing and waits for nothing.
 
-    `estimates` tells what is known of an endpoint's engine by its id. `slow_start_s`: see `router.scheduling.ramp`.
+    `estimates` tells what is known of an endpoint's engine by its id. `slow_start_s` (see
+    `router.scheduling.ramp`) may be replaced at run time.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Eligible:
         self._holders = holders
         self._clock = clock
         self._estimates = estimates
-        self._slow_start_s = slow_start_s
+        self.slow_start_s = slow_start_s
 
     def serving(self, model: str | None) -> list[EndpointState]:
         """All that serve the model, healthy or not."""
@@ -80,7 +81,7 @@ class Eligible:
 
     def taking(self, up: Sequence[EndpointState]) -> list[EndpointState]:
         """Those of `up` that may take one more: new ones and ones on trial take few."""
-        return list(open_to_more(up, self._own_requests, self._clock(), self._slow_start_s))
+        return list(open_to_more(up, self._own_requests, self._clock(), self.slow_start_s))
 
     def now(self, request: InferenceRequest) -> list[EndpointState]:
         """Who may be sent this request now: the one that holds the response it goes on from, if it is up.

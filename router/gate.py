@@ -10,88 +10,33 @@ Woken by events, and by a timer only while something waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
 
-from router.core import (
-    Decision,
-    EndpointState,
-    EngineEstimate,
-    InferenceRequest,
-    TokenizedPrompt,
-)
+from router.core import Caller, Decision, EndpointState, EngineEstimate, InferenceRequest, TokenizedPrompt
 from router.errors import Overloaded, RouterError
 from router.flowcontrol import refusals
 from router.flowcontrol.charges import Charge
 from router.flowcontrol.describe import describe
 from router.flowcontrol.entries import Entry, Lane
-from router.flowcontrol.objectives import Objectives, Standing
+from router.flowcontrol.hearsay import Courtesy, Hearsay, Notes, nothing_told
+from router.flowcontrol.objectives import Standing
+from router.flowcontrol.passage import Admitted, Waiting, hold
+from router.flowcontrol.policy import FlowPolicy
 from router.flowcontrol.queues import Kept, Queues, Refusal
-from router.flowcontrol.rivals import Rivals, told
+from router.flowcontrol.reserve import Reserve
+from router.flowcontrol.rivals import told
 from router.flowcontrol.room import Gauge, Room
-from router.flowcontrol.saturation import Detector
-from router.inflight import InflightTracker, Lease
+from router.flowcontrol.running import Running
+from router.inflight import InflightTracker
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
 from router.observability.flow import FlowObserver
 from router.ports import Clock, SharedLoad
+from router.waiters import Waiter, Waiters
 
 _TICK_S = 0.02
 """While something waits: how soon scrapes, other routers' news and deadlines are seen."""
-_POLITE_S = 0.06
-"""How long room is left to a request that waits at another router: three rounds of their exchange."""
 _MOST_AT_ONCE = 32
-_LATELY_S = 60.0
-_CORRECT_S = 1.0
-_NOTES: Mapping[str, bytes] = {}
-
-Place = Callable[[Collection[str]], Decision]
-"""Decides for a request now, among endpoints of these ids if it may. Raises `RouterError`."""
-
-
-class Hold:
-    """What holds a decided request's place until its legs take leases of their own."""
-
-    __slots__ = ("_decode", "_prefill")
-
-    def __init__(self, decode: Lease | None = None, prefill: Lease | None = None) -> None:
-        self._decode = decode
-        self._prefill = prefill
-
-    def prefill_begins(self) -> None:
-        if self._prefill is not None:
-            self._prefill.release()
-
-    def release(self) -> None:
-        """All of it; may be called again."""
-        self.prefill_begins()
-        if self._decode is not None:
-            self._decode.release()
-
-
-class Admitted(NamedTuple):
-    decision: Decision
-    hold: Hold
-    charge: Charge | None = None
-    """What its tenant was charged; None for one that did not wait."""
-
-
-class Waiting(NamedTuple):
-    """What a request that must wait brings."""
-
-    request: InferenceRequest
-    prompt: TokenizedPrompt
-    splits: bool
-    """It needs room on a prefill endpoint too."""
-    prefers: tuple[str, ...]
-    place: Place
-    states: Callable[[], Sequence[EndpointState]]
-    """The endpoints that could serve its model now. Raises `RouterError` when there are none."""
-
-
-class _Waiter(NamedTuple):
-    waiting: Waiting
-    standing: Standing
-    future: asyncio.Future[Admitted | RouterError]
 
 
 class Gate:
@@ -100,69 +45,54 @@ class Gate:
     def __init__(
         self,
         *,
-        queues: Queues,
-        detector: Detector,
-        objectives: Objectives,
+        policy: FlowPolicy,
         inflight: InflightTracker,
         shared: SharedLoad,
         observer: FlowObserver,
         clock: Clock,
-        holdback: int = 0,
         estimates: Callable[[str], EngineEstimate | None] = lambda _: None,
-        notes: Callable[[], Mapping[str, bytes]] = lambda: _NOTES,
+        notes: Callable[[], Notes] = nothing_told,
     ) -> None:
-        """`holdback`: requests of room on each endpoint that are kept for the highest class while it sends any;
-        `notes`: what other routers last told of their queues, by router; a new mapping after each change."""
-        self._queues = queues
-        self._objectives = objectives
-        self._gauge = Gauge(detector, inflight, shared, estimates)
+        """`notes`: what other routers last told of their queues."""
+        self._queues = queues = Queues(policy.limits, policy.turns)
+        self._objectives = policy.objectives
+        self._gauge = Gauge(policy.detector, inflight, shared, estimates)
         self._observer = observer
         self._clock = clock
-        self._holdback = holdback
-        self._top, self._top_at = -1_000, 0.0
-        """The highest class that sent something lately."""
-        self._notes = notes
-        self._read: Mapping[str, bytes] = _NOTES
-        self._rivals = Rivals()
-        self._others_wait = False
-        self._waiters: dict[Entry, _Waiter] = {}
-        self._running: dict[Charge, Callable[[], int]] = {}
-        """What was dispatched from the queues and is not over."""
-        self._corrected_at = 0.0
+        self._reserve = Reserve(policy.holdback)
+        self._hearsay = Hearsay(queues, notes)
+        self._courtesy = Courtesy()
+        self._running = Running()
+        self._waiters = Waiters()
         self._woken = False
         self._timer: asyncio.TimerHandle | None = None
-        self._deferred_since: float | None = None
-        self._mean_output = 256.0
         self._closed = False
+
+    def apply(self, policy: FlowPolicy) -> None:
+        """Another policy from now on. Who waits goes on waiting, with the deadline and the priority it came with."""
+        self._queues.apply(policy.limits, policy.turns)
+        self._objectives = policy.objectives
+        self._gauge.detector = policy.detector
+        self._reserve.holdback = policy.holdback
+        self.wake()
 
     # Passing
 
+    def priority(self, caller: Caller) -> int:
+        """The class that its requests are in."""
+        return self._objectives.priority(caller)
+
     def passes(self, request: InferenceRequest, states: Sequence[EndpointState]) -> bool:
         """Whether a request for these endpoints may go at once."""
-        now = self._clock()
-        spare = self._kept_from(self._objectives.priority(request.caller), now)
+        now, hearsay = self._clock(), self._hearsay
+        spare = self._reserve.kept_from(self.priority(request.caller), now, others_wait=hearsay.others_wait)
         if self._queues.requests:
             return False
-        if self._notes() is not self._read:
-            self._hear(now)
-        if self._others_wait:
-            return False
-        return self._gauge.decode_room(states, now, spare)
+        hearsay.listen(now)
+        return not hearsay.others_wait and self._gauge.decode_room(states, now, spare)
 
     def prefill_has_room(self, states: Sequence[EndpointState]) -> bool:
         return self._gauge.prefill_room(states, self._clock())
-
-    def _kept_from(self, priority: int, now: float) -> int:
-        """Room on each endpoint that a request of that priority must leave."""
-        if priority >= self._top or now - self._top_at > _LATELY_S:
-            self._top, self._top_at = priority, now
-            return 0
-        return self._spare
-
-    @property
-    def _spare(self) -> int:
-        """With others that fill the same endpoints from news a little old, each leaves one place more."""
-        return self._holdback + (1 if self._holdback and self._others_wait else 0)
 
     def check(self, request: InferenceRequest) -> None:
         """Before anything is computed for it: raises `Overloaded` when it would be refused for certain."""
@@ -183,7 +113,7 @@ class Gate:
             tenant=request.caller.tenant,
             priority=standing.priority,
             lane=Lane(request.model or "", waiting.splits),
-            cost=prompt.token_count + self._expected_output(request),
+            cost=prompt.token_count + self._running.expected_output(request),
             nbytes=len(request.body),
             enqueued_at=now,
             expires_at=standing.expires_at,
@@ -197,53 +127,34 @@ class Gate:
             self._turn_away(victim, "evicted", now)
         if offered.refusal is not None:
             raise self._refused(standing, offered.refusal, now)
-        waiter = _Waiter(waiting, standing, asyncio.get_running_loop().create_future())
-        self._waiters[entry] = waiter
+        waiter = Waiter(waiting, standing)
+        self._waiters.add(entry, waiter)
         self._pump()
         return await self._result(entry, waiter)
 
-    async def _result(self, entry: Entry, waiter: _Waiter) -> Admitted:
-        future = waiter.future
+    async def _result(self, entry: Entry, waiter: Waiter) -> Admitted:
         try:
-            result = await future
+            return await waiter.answer()
         except asyncio.CancelledError:
             now = self._clock()
-            self._waiters.pop(entry, None)
+            self._waiters.forget(entry)
             if self._queues.leave(entry, now):
                 self._observer.on_waited(entry.priority, now - entry.enqueued_at, "left")
-            elif future.done() and not future.cancelled() and isinstance(given := future.result(), Admitted):
+            elif (given := waiter.admitted_in_vain()) is not None:
                 given.hold.release()
-                self._give_back(given.charge)
+                _give_back(given.charge)
             self.wake()
             raise
-        if isinstance(result, RouterError):
-            raise result
-        return result
 
     def begins(self, admitted: Admitted, served: Callable[[], int]) -> None:
         """Its legs begin; `served` tells from now on how many tokens it was served."""
         if admitted.charge is not None:
-            self._running[admitted.charge] = served
+            self._running.begins(admitted.charge, served)
 
     def ends(self, admitted: Admitted, served: int, output_tokens: int | None) -> None:
         """It is over, however it ended."""
         admitted.hold.release()
-        if output_tokens:
-            self._mean_output += 0.02 * (output_tokens - self._mean_output)
-        if admitted.charge is not None:
-            self._running.pop(admitted.charge, None)
-            admitted.charge.correct(served)
-
-    def _correct(self, now: float) -> None:
-        """Answers longer than expected are charged while they run."""
-        if now - self._corrected_at >= _CORRECT_S:
-            self._corrected_at = now
-            for charge, served in self._running.items():
-                charge.correct(max(charge.tokens, served()))
-
-    def _give_back(self, charge: Charge | None) -> None:
-        if charge is not None:
-            charge.correct(0.0)
+        self._running.ends(admitted.charge, served, output_tokens)
 
     # Being woken
 
@@ -273,10 +184,9 @@ class Gate:
             self._timer.cancel()
             self._timer = None
         now = self._clock()
-        for entry, waiter in list(self._waiters.items()):
+        for entry, waiter in self._waiters.take_all():
             self._queues.leave(entry, now)
-            _answer(waiter, refusals.shutting_down())
-        self._waiters.clear()
+            waiter.refuse(refusals.shutting_down())
 
     def _on_woken(self) -> None:
         self._woken = False
@@ -290,97 +200,64 @@ class Gate:
 
     def _pump(self) -> None:
         queues, now = self._queues, self._clock()
-        if self._notes() is not self._read:
-            self._hear(now)
+        self._hearsay.listen(now)
         for entry in queues.expire(now):
             self._turn_away(entry, "expired", now)
         if not queues.requests or self._closed:
             return
-        self._correct(now)
+        self._running.correct(now)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)
-        room = Room(self._lane_states(), self._gauge, now)
+        room = Room(self._waiters.states(len(queues.lanes)), self._gauge, now)
         alone = False
         for _ in range(_MOST_AT_ONCE):
-            open_ = room.open(0)
-            kept = Kept(self._top, room.open(self._spare)) if self._holdback else None
+            open_, kept = room.open(0), self._kept(room)
             turn = queues.take(open_, now, alone=alone, kept=kept)
             if turn.entry is not None:
                 least = open_ if kept is None or turn.entry.priority >= kept.above else kept.rest
                 self._dispatch(turn.entry, least[turn.entry.lane], now)
                 room.forget()
-            elif turn.deferred and self._has_deferred(now):
+            elif turn.deferred and self._courtesy.shown(now):
                 alone = True
             else:
                 if not turn.deferred:
-                    self._deferred_since = None
+                    self._courtesy.over()
                 return
         self.wake()
 
-    def _has_deferred(self, now: float) -> bool:
-        """Room was left for long enough to a request that is more entitled at another router."""
-        if self._deferred_since is None:
-            self._deferred_since = now
-        return now - self._deferred_since >= _POLITE_S
-
-    def _lane_states(self) -> dict[Lane, Sequence[EndpointState]]:
-        states: dict[Lane, Sequence[EndpointState]] = {}
-        wanted = len(self._queues.lanes)
-        for entry, waiter in self._waiters.items():
-            if entry.lane not in states:
-                try:
-                    states[entry.lane] = waiter.waiting.states()
-                except RouterError:
-                    # Nobody is up for it now: it waits for its deadline or for an endpoint to return.
-                    states[entry.lane] = ()
-                if len(states) == wanted:
-                    break
-        return states
+    def _kept(self, room: Room) -> Kept | None:
+        reserve = self._reserve
+        if not reserve.holdback:
+            return None
+        return Kept(reserve.top, room.open(reserve.room(others_wait=self._hearsay.others_wait)))
 
     def _dispatch(self, entry: Entry, ids: Collection[str], now: float) -> None:
-        waiter = self._waiters.pop(entry)
-        charge = entry.charge
-        if waiter.future.done():
+        waiter = self._waiters.take(entry)
+        charge, prompt = entry.charge, waiter.waiting.prompt
+        if waiter.gone:
             # Its client has left in this very turn of the loop.
-            self._give_back(charge)
+            _give_back(charge)
             self._observer.on_waited(entry.priority, now - entry.enqueued_at, "left")
             return
         try:
             decision = waiter.waiting.place(ids)
         except RouterError as error:
-            self._give_back(charge)
-            _answer(waiter, error)
+            _give_back(charge)
+            waiter.refuse(error)
             return
         except BaseException as error:
-            self._give_back(charge)
-            waiter.future.set_exception(error)
+            _give_back(charge)
+            waiter.fail(error)
             raise
-        prompt = waiter.waiting.prompt
-        computes = decision.prefill[0] if decision.prefill else decision.decode[0]
         if charge is not None:
-            expected = self._expected_output(waiter.waiting.request)
-            charge.correct(max(prompt.token_count - computes.matched_tokens(prompt), 0) + expected)
-        held = self._gauge.held
-        hold = Hold(
-            held.acquire(decision.decode[0].id, prefill_tokens=0, tokens=prompt.token_count),
-            held.acquire(decision.prefill[0].id, prefill_tokens=0, tokens=prompt.token_count)
-            if decision.prefill
-            else None,
-        )
+            charge.correct(self._cost(waiter.waiting.request, prompt, decision))
         self._observer.on_waited(entry.priority, now - entry.enqueued_at, "dispatched")
-        waiter.future.set_result(Admitted(decision, hold, charge))
+        waiter.admit(Admitted(decision, hold(self._gauge.held, decision, prompt.token_count), charge))
 
-    def _expected_output(self, request: InferenceRequest) -> float:
-        mean = self._mean_output
-        return mean if request.max_tokens is None else min(mean, request.max_tokens * request.n)
-
-    def _hear(self, now: float) -> None:
-        self._read = self._notes()
-        heard = self._rivals.hear(self._read)
-        self._queues.heard(heard.backlog, now)
-        for priority, tenant, tokens in heard.served:
-            self._queues.charged_elsewhere(priority, tenant, tokens)
-        self._others_wait = bool(heard.backlog)
+    def _cost(self, request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision) -> float:
+        """Tokens that are left to compute where it was decided to go, and those of the answer."""
+        computes = decision.prefill[0] if decision.prefill else decision.decode[0]
+        return max(prompt.token_count - computes.matched_tokens(prompt), 0) + self._running.expected_output(request)
 
     def tell(self) -> bytes:
         """What other routers are to know of this one's queues."""
@@ -393,18 +270,18 @@ class Gate:
         return refusals.refused(reason, self._queues.retry_after_s(standing.priority, now, standing.max_wait_s))
 
     def _turn_away(self, entry: Entry, reason: Literal["evicted", "expired"], now: float) -> None:
-        waiter = self._waiters.pop(entry)
+        waiter = self._waiters.take(entry)
         waited_s = now - entry.enqueued_at
         self._observer.on_waited(entry.priority, waited_s, reason)
         self._observer.on_refused(entry.priority, reason)
         try:
             waiter.waiting.states()
         except RouterError as nobody:
-            _answer(waiter, nobody)
+            waiter.refuse(nobody)
             return
         after_s = self._queues.retry_after_s(entry.priority, now, waiter.standing.max_wait_s)
         told_why = refusals.evicted if reason == "evicted" else refusals.expired
-        _answer(waiter, told_why(waited_s, after_s))
+        waiter.refuse(told_why(waited_s, after_s))
 
     # What is seen of it
 
@@ -430,6 +307,6 @@ class Gate:
         return describe(self._queues, self._clock())
 
 
-def _answer(waiter: _Waiter, error: RouterError) -> None:
-    if not waiter.future.done():
-        waiter.future.set_result(error)
+def _give_back(charge: Charge | None) -> None:
+    if charge is not None:
+        charge.correct(0.0)

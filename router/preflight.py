@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from router.assembly import key_ring, redis_link, scheduler
+from router.assembly.clients import key_ring
+from router.assembly.routing import scheduler
+from router.assembly.shared import redis_link
 from router.certificates import Certificates
 from router.errors import ConfigError
 from router.scheduling.build import ignore_failure

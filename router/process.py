@@ -33,10 +33,10 @@ class _Server(uvicorn.Server):
 
     def __init__(self, connections: Connections, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._connections = connections
+        self.connections = connections
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        looking = asyncio.create_task(self._connections.run(), name="client connections")
+        looking = asyncio.create_task(self.connections.run(), name="client connections")
         try:
             await super().serve(sockets)
         finally:
@@ -93,6 +93,13 @@ class Process:
         self._hurry = asyncio.Event()
         self._server = _server(asgi, limits, keepalive_s, tls)
         self._admin = None if admin is None else (_server(admin[0], limits, keepalive_s, tls), admin[1])
+
+    def apply(self, *, settle_s: float, grace_s: float, limits: ClientLimits) -> None:
+        """In force from now on; `limits` for connections that are made from now on."""
+        self._settle_s = settle_s
+        self._grace_s = grace_s
+        for server in (self._server, *(() if self._admin is None else (self._admin[0],))):
+            server.connections.limits = limits
 
     def stop(self) -> None:
         """First call: begin to end. Second: cut what still runs."""

@@ -19,20 +19,9 @@ from watchfiles import awatch
 from router.certificates import certificate_files
 from router.errors import ConfigError
 from router.settings import Settings, load
+from router.settings.live import LIVE, live_keys
 
 logger = logging.getLogger(__name__)
-
-LIVE = (
-    "endpoints",
-    "discovery",
-    "limits",
-    "server.api_keys",
-    "server.api_keys_file",
-    "server.admin_keys",
-    "server.admin_keys_file",
-    "scheduling",
-)
-"""Keys that take effect without a restart."""
 
 _DEBOUNCE_MS = 200
 _COMPARE_MS = 5000
@@ -86,8 +75,9 @@ def compare(old: Settings, new: Settings, rewritten: Collection[str] = ()) -> Ch
                 name = f"{section}.{key}"
                 (live if name in LIVE else restart).append(name)
     update: dict[str, Any] = {name: getattr(new, name) for name in LIVE if "." not in name}
-    keys = [name.removeprefix("server.") for name in LIVE if name.startswith("server.")]
-    update["server"] = old.server.model_copy(update={key: getattr(new.server, key) for key in keys})
+    for section, keys in live_keys().items():
+        before, after = getattr(old, section), getattr(new, section)
+        update[section] = before.model_copy(update={key: getattr(after, key) for key in keys})
     return Change(tuple(live), tuple(restart), old.model_copy(update=update))
 
 

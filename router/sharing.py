@@ -10,7 +10,6 @@ from router.core import EngineEstimate, Inflight
 from router.inflight import InflightTracker, waiting
 
 _NOBODY: Mapping[str, Inflight] = {}
-_NO_NOTES: Mapping[str, bytes] = {}
 
 
 class Alone:
@@ -64,8 +63,3 @@ def own_load(tracker: InflightTracker, estimates: Callable[[str], EngineEstimate
         now = waiting(counted, estimates(name))
         load[name] = (now.requests, now.prefill_tokens, now.tokens)
     return load
-
-
-def no_notes() -> Mapping[str, bytes]:
-    """What other routers tell of their queues where there are no others."""
-    return _NO_NOTES

@@ -112,7 +112,7 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Front:
-    """ASGI application. `keys` may be replaced at run time."""
+    """ASGI application. `keys` and `settings` may be replaced at run time."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Front:
         self._journey = journey
         self._lifecycle = lifecycle
         self.keys = keys
-        self._settings = settings
+        self.settings = settings
         self._limits = limits or Unlimited()
         self._clock = clock
         self._gate = gate or Gate(KeyRing(), lambda: self.keys, loopback=True, surface=surface)
@@ -187,7 +187,7 @@ class Front:
             try:
                 exchange.fields = self._limits.enter(key.name)
                 try:
-                    body = await exchange.read_body(declared, self._settings.max_body_bytes)
+                    body = await exchange.read_body(declared, self.settings.max_body_bytes)
                     await self._travel(scope, exchange, path, api, response_id, body, arrived_at, key)
                 finally:
                     self._limits.leave(key.name)
@@ -226,7 +226,7 @@ class Front:
     def _read(
         self, scope: Any, request_id: str, path: str, api: Api, body: bytes, arrived_at: float, key: Key
     ) -> InferenceRequest:
-        settings = self._settings
+        settings = self.settings
         headers = scope["headers"]
         trusted = key.trusted or _from(scope, settings.trusted_peers)
         forwarded, routing = request_headers(
@@ -278,7 +278,7 @@ class Front:
 
     def _limited(self, body: bytes, asked: int | None, key: Key) -> bytes:
         """`body` with no more priority (`asked` is its number, None what cannot be read as one) than `key` may have."""
-        if self.keys.open and not self._settings.trusted_peers:
+        if self.keys.open and not self.settings.trusted_peers:
             return body
         allowed = None if asked is None else allowed_priority(key, False, -asked)
         if allowed is not None and asked == -allowed:

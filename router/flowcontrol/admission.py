@@ -13,20 +13,20 @@ from router.errors import Overloaded
 class Admission:
     """Counts requests from their body's end to their response's end."""
 
-    __slots__ = ("_limit", "active", "refused")
+    __slots__ = ("active", "limit", "refused")
 
     def __init__(self, limit: int) -> None:
-        """`limit`: concurrent requests; must be positive."""
-        self._limit = limit
+        """`limit`: concurrent requests; must be positive. May be replaced at run time."""
+        self.limit = limit
         self.active = 0
         self.refused = 0
 
     def __enter__(self) -> None:
         """Raises `Overloaded` at the limit."""
-        if self.active >= self._limit:
+        if self.active >= self.limit:
             self.refused += 1
             raise Overloaded(
-                f"The router already serves {self._limit} requests (server.max_concurrent_requests); try again later.",
+                f"The router already serves {self.limit} requests (server.max_concurrent_requests); try again later.",
                 retry_after_s=1,
             )
         self.active += 1

@@ -21,13 +21,13 @@ _MOST_IDLE = 4096
 
 
 class PriorityClass:
-    __slots__ = ("_lines", "_quantum", "_ring", "nbytes", "priority", "requests")
+    __slots__ = ("_lines", "_ring", "nbytes", "priority", "quantum", "requests")
 
     def __init__(self, priority: int, quantum: float) -> None:
         self.priority = priority
         self.requests = 0
         self.nbytes = 0
-        self._quantum = quantum
+        self.quantum = quantum
         self._lines: dict[str, Line] = {}
         self._ring: OrderedDict[str, Line] = OrderedDict()
         """Lines in which something waits, here or elsewhere, in the order of their turns."""
@@ -107,7 +107,7 @@ class PriorityClass:
 
     def _replenish(self, waiting: list[Line]) -> None:
         """As many rounds as it takes for one of `waiting` to have tokens again."""
-        quantum = self._quantum
+        quantum = self.quantum
         rounds = min(int(-line.account.deficit // (quantum * line.account.weight)) + 1 for line in waiting)
         for line in self._lines.values():
             account = line.account

@@ -7,7 +7,7 @@ times, so nothing starves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from router.flowcontrol.charges import Account
 from router.flowcontrol.entries import Entry, Fate, Heap, Lane
@@ -61,6 +61,15 @@ class Line:
         self.requests += 1
         self.nbytes += entry.nbytes
         self._note(entry)
+
+    def rekey(self, key: Callable[[Entry], float]) -> None:
+        """What waits is ordered by another key from now on."""
+        waiting = sorted((entry for entry in self._arrivals if entry.fate is Fate.QUEUED), key=lambda each: each.number)
+        self._lanes.clear()
+        self._arrivals.clear()
+        self.requests = self.nbytes = 0
+        for entry in waiting:
+            self.add(entry, key(entry))
 
     def remove(self, entry: Entry) -> None:
         """Its fate is known."""

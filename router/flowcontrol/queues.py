@@ -17,11 +17,10 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from router.flowcontrol.classes import PriorityClass
 from router.flowcontrol.drain import DrainRate
 from router.flowcontrol.entries import Entry, Fate, Lane
+from router.flowcontrol.limits import QueueLimits, Turns
 from router.flowcontrol.lines import Line, Open
 
 _IDLE_S = 60.0
@@ -32,23 +31,6 @@ _AMPLE = 1 / 16
 
 Backlog = Mapping[tuple[int, str], Mapping[Lane, int]]
 """(priority, tenant) -> requests waiting by lane."""
-
-
-class Limits(msgspec.Struct, frozen=True):
-    requests: int
-    nbytes: int
-
-
-class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
-    total: Limits
-    each_class: Limits
-    classes: Mapping[int, Limits] = {}
-    """Priority -> its own limits in place of `each_class`."""
-    sheddable_share: float = 0.5
-    """Part of the total that requests of negative priority may fill."""
-
-    def of(self, priority: int) -> Limits:
-        return self.classes.get(priority, self.each_class)
 
 
 Refusal = Literal["full", "shed", "too-large"]
@@ -77,19 +59,9 @@ class Kept(NamedTuple):
 
 
 class Queues:
-    def __init__(
-        self,
-        limits: QueueLimits,
-        *,
-        quantum: float = 256.0,
-        ordering: Literal["fcfs", "edf"] = "fcfs",
-        weights: Mapping[str, float] | None = None,
-    ) -> None:
-        """`quantum`: tokens a round gives to a tenant of weight 1; `weights`: of tenants, 1 for others."""
+    def __init__(self, limits: QueueLimits, turns: Turns | None = None) -> None:
         self._limits = limits
-        self._quantum = quantum
-        self._by_arrival = ordering == "fcfs"
-        self._weights = weights or {}
+        self._turns = turns or Turns()
         self._classes: dict[int, PriorityClass] = {}
         self._order: list[PriorityClass] = []
         """Highest priority first."""
@@ -107,17 +79,20 @@ class Queues:
         """Takes `entry` in, or says why not."""
         evicted: list[Entry] = []
         priority, tenant, nbytes = entry.priority, entry.tenant, entry.nbytes
+        freed = 0
         while True:
             refusal = self.refuses(priority, tenant, nbytes)
             if refusal is not None:
                 return Offered(refusal, evicted)
-            if self._fits(priority, nbytes):
+            # Beyond limits that were lowered meanwhile a newcomer takes the room of others, and no more than its own.
+            if self._fits(priority, nbytes) or (evicted and freed >= nbytes):
                 break
             victim = self._victim(priority, tenant, nbytes)
             if victim is None:
                 break
             self._end(victim, Fate.EVICTED, now)
             evicted.append(victim)
+            freed += victim.nbytes
         self._add(entry, now)
         return Offered(None, evicted)
 
@@ -150,7 +125,7 @@ class Queues:
             return False
         mine = own.known(tenant)
         requests, size = (0, 0) if mine is None else (mine.requests, mine.nbytes)
-        weight = self._weights.get(tenant, 1.0)
+        weight = self._turns.weight(tenant)
         others = sum(line.account.weight for line in _waiting(own) if line.account.tenant != tenant)
         part = max((requests + 1) / limits.requests, (size + nbytes) / limits.nbytes)
         return bool(others) and part > _MULTIPLE * free * weight / (weight + others)
@@ -158,8 +133,7 @@ class Queues:
     def _add(self, entry: Entry, now: float) -> None:
         self._numbers += 1
         entry.number = self._numbers
-        key = 0.0 if self._by_arrival else entry.due
-        self._class(entry.priority).add(entry, self._weights.get(entry.tenant, 1.0), key)
+        self._class(entry.priority).add(entry, self._turns.weight(entry.tenant), self._turns.key(entry))
         if not self.requests:
             self.drain.begin(now)
         self.requests += 1
@@ -214,7 +188,7 @@ class Queues:
         limits, mine = self._limits.of(own.priority), own.known(tenant)
         requests, total = (0, 0) if mine is None else (mine.requests, mine.nbytes)
         size = max((requests + 1) / limits.requests, (total + nbytes) / limits.nbytes)
-        return longest if self._size(own, longest) > size / self._weights.get(tenant, 1.0) + _ENOUGH else None
+        return longest if self._size(own, longest) > size / self._turns.weight(tenant) + _ENOUGH else None
 
     def _size(self, own: PriorityClass, line: Line) -> float:
         limits = self._limits.of(own.priority)
@@ -232,7 +206,7 @@ class Queues:
                 if not alone and priority_class.waits_elsewhere(room):
                     return Turn(None, self._somebody(room, priority))
                 continue
-            entry = line.next(room, self._by_arrival)
+            entry = line.next(room, self._turns.by_arrival)
             entry.charge = line.account.charge(entry.cost)
             self._end(entry, Fate.DISPATCHED, now)
             priority_class.served(line)
@@ -291,7 +265,7 @@ class Queues:
                     priority_class.settle(line, now)
         for (priority, tenant), lanes in backlog.items():
             priority_class = self._class(priority)
-            line = priority_class.line(tenant, self._weights.get(tenant, 1.0), now)
+            line = priority_class.line(tenant, self._turns.weight(tenant), now)
             line.elsewhere = lanes
             priority_class.settle(line, now)
 
@@ -301,6 +275,19 @@ class Queues:
         line = None if priority_class is None else priority_class.known(tenant)
         if line is not None:
             line.account.deficit -= tokens
+
+    # What may change
+
+    def apply(self, limits: QueueLimits, turns: Turns) -> None:
+        """Limits and turns from now on. What waits goes on waiting, also beyond limits that are lower now."""
+        rekeyed = turns.ordering != self._turns.ordering
+        self._limits, self._turns = limits, turns
+        for priority_class in self._order:
+            priority_class.quantum = turns.quantum
+            for line in priority_class.lines():
+                line.account.weight = turns.weight(line.account.tenant)
+                if rekeyed:
+                    line.rekey(turns.key)
 
     # What is seen of it
 
@@ -322,7 +309,7 @@ class Queues:
     def _class(self, priority: int) -> PriorityClass:
         known = self._classes.get(priority)
         if known is None:
-            known = self._classes[priority] = PriorityClass(priority, self._quantum)
+            known = self._classes[priority] = PriorityClass(priority, self._turns.quantum)
             self._order.append(known)
             self._order.sort(key=lambda each: -each.priority)
         return known

@@ -23,7 +23,8 @@ class Gauge:
         shared: SharedLoad,
         estimates: Callable[[str], EngineEstimate | None],
     ) -> None:
-        self._detector = detector
+        self.detector = detector
+        """May be replaced at run time."""
         self._inflight = inflight
         self._shared = shared
         self._estimates = estimates
@@ -40,13 +41,13 @@ class Gauge:
             load = _sum(load, self.held.get(name))
         if spare:
             load = _sum(load, Inflight(spare))
-        saturation = self._detector.saturation(Seen(state, load, None, now))
+        saturation = self.detector.saturation(Seen(state, load, None, now))
         if saturation < 1.0:
             return saturation
         estimate = self._estimates(name)
         if estimate is None:
             return saturation
-        return self._detector.saturation(Seen(state, load, load.requests - estimate.decoding, now))
+        return self.detector.saturation(Seen(state, load, load.requests - estimate.decoding, now))
 
     def decode_room(self, states: Sequence[EndpointState], now: float, spare: int = 0) -> bool:
         """One that may decode has room for more than `spare`."""

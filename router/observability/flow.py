@@ -57,7 +57,7 @@ class FlowMetrics:
 
     def __init__(self, registry: CollectorRegistry, priorities: Collection[int]) -> None:
         """`priorities`: those that have a label of their own, beside 0."""
-        self._priorities = {0, *priorities}
+        self.label_priorities(priorities)
         self._tenants: dict[str, str] = {}
         self._registry = registry
         self._waited = Histogram(
@@ -80,6 +80,10 @@ class FlowMetrics:
     def watch(self, source: FlowSource) -> None:
         """Reads `source` at every scrape from now on."""
         self._registry.register(_Queues(source, self.label))
+
+    def label_priorities(self, priorities: Collection[int]) -> None:
+        """These have a label of their own from now on."""
+        self._priorities = {0, *priorities}
 
     def label(self, priority: int) -> str:
         return str(priority) if priority in self._priorities else _OTHER

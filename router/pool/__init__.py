@@ -8,5 +8,6 @@
     monitor                   runs prober and scraper, a task of its own for each upstream
     pool                      holds it all; hands out immutable snapshots
 
-`spec`, `ranks`, `health`, `ejection`, `stall`, `reading`, `facts`, `record`, `models` and `describe` are PURE.
+`spec`, `sources`, `ranks`, `health`, `ejection`, `stall`, `reading`, `facts`, `record`, `derived`, `models` and
+`describe` are PURE.
 """

@@ -85,11 +85,10 @@ class Monitor(PoolObserver):
                 group.create_task(self._prober.refresh_models(upstream_id))
 
     def upstream_added(self, upstream_id: str) -> None:
-        probe = self._watch(
-            f"probe {upstream_id}", lambda: self._prober.probe(upstream_id), self._prober.policy.interval_s
-        )
+        prober, scraper = self._prober, self._scraper
+        probe = self._watch(f"probe {upstream_id}", lambda: prober.probe(upstream_id), lambda: prober.policy.interval_s)
         scrape = self._watch(
-            f"scrape {upstream_id}", lambda: self._scraper.scrape(upstream_id), self._scraper.policy.interval_s
+            f"scrape {upstream_id}", lambda: scraper.scrape(upstream_id), lambda: scraper.policy.interval_s
         )
         self._tasks[upstream_id] = (probe, scrape)
 
@@ -97,14 +96,14 @@ class Monitor(PoolObserver):
         for task in self._tasks.pop(upstream_id, ()):
             task.cancel()
 
-    def _watch(self, name: str, step: Callable[[], Awaitable[None]], interval_s: float) -> SupervisedTask:
+    def _watch(self, name: str, step: Callable[[], Awaitable[None]], interval_s: Callable[[], float]) -> SupervisedTask:
         async def rounds() -> None:
-            await self._sleep(self._rng.uniform(0, min(interval_s, _FIRST_WITHIN_S)))
+            await self._sleep(self._rng.uniform(0, min(interval_s(), _FIRST_WITHIN_S)))
             while True:
                 started = self._clock()
                 await step()
                 # Jitter keeps routers that were started together from calling an engine in step.
-                period = interval_s * self._rng.uniform(0.9, 1.1)
+                period = interval_s() * self._rng.uniform(0.9, 1.1)
                 await self._sleep(max(0.0, period - (self._clock() - started)))
 
         return self._supervisor.spawn(name, rounds)

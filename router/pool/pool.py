@@ -1,25 +1,25 @@
 """Pool: all endpoints with their newest snapshots; the only writer of `EndpointState`.
 
 Without I/O of its own: discovery, prober, scraper and the request path tell it what they saw, it decides what
-that means and tells its observers. Every state is replaced whole, so whoever holds a snapshot may iterate over it
-for as long as it likes.
+that means and tells its observers.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from router.core import Endpoint, EndpointState, Health, IndexState, ModelCard
-from router.errors import ConfigError
 from router.pool.bulletin import Bulletin
+from router.pool.derived import Derived
 from router.pool.ejection import may_eject
 from router.pool.facts import KvEventSource
 from router.pool.health import HealthPolicy, HealthTracker
 from router.pool.observers import PoolObserver
 from router.pool.reading import PageReading
 from router.pool.record import UpstreamRecord
+from router.pool.sources import Sources
 from router.pool.spec import EndpointSpec
 from router.ports import Clock
 
@@ -33,47 +33,45 @@ class Pool:
     def __init__(
         self, health: HealthPolicy | None = None, *, max_ejected_share: float = 0.5, clock: Clock = time.monotonic
     ) -> None:
-        """`max_ejected_share`: see `router.pool.ejection`. `clock` dates when endpoints come into service."""
-        self._max_ejected_share = max_ejected_share
+        """`clock` dates when endpoints come into service."""
         self._clock = clock
-        self._policy = health or HealthPolicy()
-        self._by_source: dict[str, tuple[EndpointSpec, ...]] = {}
+        self.judge_by(health or HealthPolicy(), max_ejected_share=max_ejected_share)
+        self._sources = Sources()
         self._records: dict[str, UpstreamRecord] = {}
-        self._states: dict[str, dict[str, EndpointState]] = {}
-        self._kv_sources: dict[str, dict[str, KvEventSource]] = {}
-        self._upstream_of: dict[str, str] = {}
+        self._derived = Derived()
         self._distrusted: set[str] = set()
-        self._snapshot: tuple[EndpointState, ...] | None = ()
         self._bulletin = Bulletin()
         self._refresh_models: Callable[[], Awaitable[None]] | None = None
+
+    def judge_by(self, policy: HealthPolicy, *, max_ejected_share: float) -> None:
+        """How what is seen from now on is judged. `max_ejected_share`: see `router.pool.ejection`."""
+        self._policy = policy
+        self._max_ejected_share = max_ejected_share
 
     # What the request path uses.
 
     def snapshot(self) -> tuple[EndpointState, ...]:
-        if self._snapshot is None:
-            self._snapshot = tuple(state for states in self._states.values() for state in states.values())
-        return self._snapshot
+        return self._derived.snapshot()
 
     def get(self, endpoint_id: str) -> EndpointState | None:
-        upstream_id = self._upstream_of.get(endpoint_id)
-        return None if upstream_id is None else self._states[upstream_id][endpoint_id]
+        return self._derived.get(endpoint_id)
 
     def usable(self, endpoint_id: str) -> bool:
         state = self.get(endpoint_id)
         return state is not None and (state.health is Health.HEALTHY or state.health is Health.UNKNOWN)
 
     def report_failure(self, endpoint: Endpoint) -> None:
-        record = self._records.get(self._upstream_of.get(endpoint.id, ""))
+        record = self._with(endpoint.id)
         if record is not None:
             self._judge(record, record.tracker.request_failed(self._policy, self._may_eject(record)))
 
     def report_error(self, endpoint: Endpoint) -> None:
-        record = self._records.get(self._upstream_of.get(endpoint.id, ""))
+        record = self._with(endpoint.id)
         if record is not None:
             self._judge(record, record.tracker.request_errored(self._policy, self._may_eject(record)))
 
     def report_success(self, endpoint: Endpoint) -> None:
-        record = self._records.get(self._upstream_of.get(endpoint.id, ""))
+        record = self._with(endpoint.id)
         if record is not None:
             tracker = record.tracker.request_ok()
             if tracker.on_trial is record.tracker.on_trial:
@@ -97,24 +95,16 @@ class Pool:
         Removed endpoints leave the snapshot at once; changed ones keep what is known about them unless their URL is
         another. Raises `ConfigError`, changing nothing, when `specs` name an endpoint twice.
         """
-        given = tuple(specs)
-        _refuse_twins(given)
-        self._by_source[source] = given
-        wanted: dict[str, EndpointSpec] = {}
-        for specs_of_source in self._by_source.values():
-            for spec in specs_of_source:
-                if not _is_rank_of(spec.id, wanted):
-                    wanted.setdefault(spec.id, spec)
-        self._reconcile(wanted)
+        self._reconcile(self._sources.replace(source, specs))
 
     def upstream_of(self, endpoint_id: str) -> str | None:
         """The address that an endpoint is a rank of, or is; None: no such endpoint."""
-        upstream_id = self._upstream_of.get(endpoint_id, endpoint_id)
+        upstream_id = self._derived.upstream_of(endpoint_id) or endpoint_id
         return upstream_id if upstream_id in self._records else None
 
     def drain(self, endpoint_id: str, *, draining: bool = True) -> bool:
         """Takes an address (all ranks of it) out of choice, or back in. False: no such endpoint."""
-        record = self.record(self._upstream_of.get(endpoint_id, endpoint_id))
+        record = self.record(self._derived.upstream_of(endpoint_id) or endpoint_id)
         if record is None:
             return False
         record.draining = draining
@@ -134,28 +124,22 @@ class Pool:
                 known.spec = spec
                 self._refresh(known)
         # Snapshot order is the configured order, whatever was added when.
-        if list(self._states) != list(wanted):
-            self._states = {upstream_id: self._states[upstream_id] for upstream_id in wanted}
-            self._snapshot = None
+        self._derived.arrange(wanted)
 
     def _add(self, spec: EndpointSpec) -> None:
         record = UpstreamRecord(spec)
         self._records[spec.id] = record
-        self._states[spec.id] = {}
-        self._kv_sources[spec.id] = {}
+        self._derived.add(spec.id)
         log.info("endpoint %s added, role %s", spec.id, spec.role.value)
         self._refresh(record)
         self._bulletin.upstream_added(spec.id)
 
     def _remove(self, upstream_id: str) -> None:
         record = self._records.pop(upstream_id)
-        states = self._states.pop(upstream_id)
-        self._kv_sources.pop(upstream_id)
-        self._snapshot = None
+        states = self._derived.remove(upstream_id)
         log.info("endpoint %s removed", upstream_id)
         self._bulletin.upstream_removed(upstream_id)
-        for endpoint_id, state in states.items():
-            del self._upstream_of[endpoint_id]
+        for state in states.values():
             self._bulletin.removed(state.endpoint)
         if upstream_id in self._distrusted:
             self._distrusted.discard(upstream_id)
@@ -174,7 +158,7 @@ class Pool:
         """Endpoint id -> why its health is what it is, in a few safe words."""
         return {
             endpoint_id: self._records[upstream_id].reason
-            for upstream_id, states in self._states.items()
+            for upstream_id, states, _ in self._derived.all()
             for endpoint_id in states
         }
 
@@ -264,7 +248,7 @@ class Pool:
 
     def set_index(self, endpoint_id: str, index: IndexState) -> None:
         """How far the KV index can be believed for this endpoint from now on."""
-        record = self.record(self._upstream_of.get(endpoint_id, ""))
+        record = self._with(endpoint_id)
         if record is not None and record.index.get(endpoint_id, IndexState.APPROXIMATE) is not index:
             record.index[endpoint_id] = index
             self._refresh(record)
@@ -274,10 +258,10 @@ class Pool:
     def add_observer(self, observer: PoolObserver) -> None:
         """Tells it of all that is there already, then of every change."""
         self._bulletin.join(observer)
-        for upstream_id, states in list(self._states.items()):
+        for upstream_id, states, sources in self._derived.all():
             for endpoint_id, state in states.items():
                 observer.added(state)
-                source = self._kv_sources[upstream_id].get(endpoint_id)
+                source = sources.get(endpoint_id)
                 if source is not None:
                     observer.kv_source_changed(state.endpoint, source)
             observer.upstream_added(upstream_id)
@@ -286,6 +270,10 @@ class Pool:
         self._bulletin.leave(observer)
 
     # From records to states.
+
+    def _with(self, endpoint_id: str) -> UpstreamRecord | None:
+        """The record that has this endpoint now."""
+        return self._records.get(self._derived.upstream_of(endpoint_id) or "")
 
     def _judge(self, record: UpstreamRecord, tracker: HealthTracker) -> None:
         if tracker != record.tracker:
@@ -303,51 +291,22 @@ class Pool:
         record.absent.clear()
         record.since = self._clock()
         self._refresh(record)
-        for state in self._states[record.spec.id].values():
+        for state in self._derived.states(record.spec.id).values():
             self._bulletin.restarted(state.endpoint)
 
     def _refresh(self, record: UpstreamRecord) -> None:
         """Derives the states anew; equal ones stay the same objects, differences are told."""
-        upstream_id = record.spec.id
         record.note_health(self._clock())
-        old, new = self._states[upstream_id], record.states()
-        for endpoint_id, state in new.items():
-            if old.get(endpoint_id) == state:
-                new[endpoint_id] = old[endpoint_id]
-        gone = [state for endpoint_id, state in old.items() if endpoint_id not in new]
-        if gone or len(new) != len(old) or any(new[endpoint_id] is not old.get(endpoint_id) for endpoint_id in new):
-            self._states[upstream_id] = new
-            self._snapshot = None
-        for endpoint_id in new:
-            self._upstream_of[endpoint_id] = upstream_id
-        old_sources, new_sources = self._kv_sources[upstream_id], record.kv_sources()
-        self._kv_sources[upstream_id] = new_sources
-        for state in gone:
-            del self._upstream_of[state.endpoint.id]
+        difference = self._derived.update(record)
+        for state in difference.gone:
             record.index.pop(state.endpoint.id, None)
             self._bulletin.removed(state.endpoint)
-        for endpoint_id, state in new.items():
-            self._bulletin.state_changed(old.get(endpoint_id), state, record.reason)
+        old_sources, new_sources = difference.old_sources, difference.new_sources
+        for endpoint_id, state in difference.new.items():
+            self._bulletin.state_changed(difference.old.get(endpoint_id), state, record.reason)
             if old_sources.get(endpoint_id) != new_sources.get(endpoint_id):
                 self._bulletin.source_changed(state.endpoint, new_sources.get(endpoint_id))
+        upstream_id = record.spec.id
         if record.trusted is (upstream_id in self._distrusted):
             (self._distrusted.discard if record.trusted else self._distrusted.add)(upstream_id)
             self._bulletin.trust_changed(record.spec.url, record.trusted)
-
-
-def _refuse_twins(specs: Iterable[EndpointSpec]) -> None:
-    ids = [spec.id for spec in specs]
-    seen: set[str] = set()
-    for upstream_id in ids:
-        if upstream_id in seen or _is_rank_of(upstream_id, ids):
-            raise ConfigError(
-                f"endpoint {upstream_id} is listed twice: list it once (role both serves either leg), "
-                "or give one of the two another name."
-            )
-        seen.add(upstream_id)
-
-
-def _is_rank_of(upstream_id: str, ids: Container[str]) -> bool:
-    """Whether it reads like the endpoint of a rank of another upstream."""
-    base, _, rank = upstream_id.rpartition("/")
-    return rank.isdigit() and base in ids

@@ -34,7 +34,7 @@ class Stalls:
         self._requests = requests
         self._heard_at = heard_at
         self._clock = clock
-        self._policy = policy or StallPolicy()
+        self.policy = policy or StallPolicy()
         self._sleep = sleep
         self._trackers: dict[str, StallTracker] = {}
         self._looked_at: float | None = None
@@ -43,13 +43,13 @@ class Stalls:
         """Until cancelled."""
         while True:
             self.look()
-            await self._sleep(self._policy.interval_s)
+            await self._sleep(self.policy.interval_s)
 
     def look(self) -> None:
         """One round over all engines."""
         now = self._clock()
         last, self._looked_at = self._looked_at, now
-        slept = last is not None and now - last > _LATE * self._policy.interval_s
+        slept = last is not None and now - last > _LATE * self.policy.interval_s
         trackers = {name: self._trackers.get(name) or StallTracker(now) for name in self._pool.upstream_ids()}
         self._trackers = trackers
         for name, tracker in trackers.items():
@@ -64,7 +64,7 @@ class Stalls:
                 tracker.reset(now)
                 self._pool.moves(name)
         busy = {name: tracker.still_s(now) for name, tracker in trackers.items() if tracker.busy}
-        after_s = self._policy.after_s
+        after_s = self.policy.after_s
         still = [name for name, still_s in busy.items() if still_s >= after_s]
         if not still or (len(busy) > 1 and len(still) == len(busy)):
             return
@@ -73,7 +73,7 @@ class Stalls:
 
     def _stop(self, name: str, tracker: StallTracker, now: float) -> None:
         if tracker.out_until is None and self._pool.stands_still(name):
-            out_s = min(self._policy.after_s * 2.0**tracker.times, self._policy.most_s)
+            out_s = min(self.policy.after_s * 2.0**tracker.times, self.policy.most_s)
             tracker.out_until = now + out_s
             tracker.times += 1
             tracker.reset(now)
@@ -81,5 +81,5 @@ class Stalls:
     def _pulse(self, record: UpstreamRecord, now: float) -> Pulse:
         requests = sum(self._requests(ranked.endpoint.id) for ranked in record.endpoints())
         page = record.page
-        recent = page is not None and now - page.taken_at < self._policy.after_s / 2
+        recent = page is not None and now - page.taken_at < self.policy.after_s / 2
         return Pulse(requests, self._heard_at(record.spec.url), page.pulse if page is not None and recent else None)

@@ -7,10 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict
 
 from router.settings.section import Section
-
-Seconds = Annotated[float, Field(gt=0)]
-SecondsOrZero = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+from router.settings.words import Count, Seconds, SecondsOrZero
 
 
 class CapacitySettings(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -12,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
+from router.settings.live import LIVE
 from router.settings.model import Settings
 
 _INTRO = """\
@@ -37,9 +39,10 @@ Relative paths in a file are taken from the file's folder; a tokenizer is a path
 masked; `kvrouter check` tries them out. Complete examples are in `configs/`.
 
 **Reload.** A change of the file (or of a file it names), or SIGHUP, loads everything again.
-`endpoints`, `discovery`, `limits`, `server.api_keys`, `server.admin_keys`, their files and `scheduling` change at
-once; for others the log names the key that needs a restart. A configuration with a mistake changes nothing: the old one
-stays in force and the log says why.
+At once change:
+LIVE
+For others the log names the key that needs a restart. A configuration with a mistake changes nothing: the old one stays
+in force and the log says why. [Operations](operations.md#reload) tells what a change does to requests that are there.
 Where a single file is mounted into a container the change of the file may not be seen from within: mount its folder, or
 send SIGHUP.
 
@@ -49,7 +52,8 @@ Names ending in `_s` are seconds, `_ms` milliseconds, `_bytes` bytes.
 
 def render() -> str:
     """The whole document."""
-    parts = [_INTRO]
+    live = textwrap.fill(", ".join(f"`{name}`" for name in LIVE) + ".", 120)
+    parts = [_INTRO.replace("LIVE", live)]
     for name, field in Settings.model_fields.items():
         parts.append(f"## `{name}`\n")
         parts.append(_section_text(name, field))

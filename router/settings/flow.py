@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from router.settings.section import Section
+from router.settings.words import Count, Seconds
 
-Seconds = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
 
 

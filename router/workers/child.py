@@ -18,10 +18,10 @@ import msgspec
 
 from router.api.admin import Obedience, Order
 from router.api.rest import Readiness
-from router.app import serve_on
 from router.errors import ConfigError
 from router.orders import InForce, Orders
 from router.reload import SettingsLoader
+from router.serving import serve_on
 from router.workers.plan import BAD_INPUT, PARENT, Plan, Workers, socket_of
 from router.workers.talk import Answerer, ask
 

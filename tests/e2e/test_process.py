@@ -108,17 +108,54 @@ async def test_endpoints_change_with_the_file_and_a_bad_file_changes_nothing(tmp
         await until(refused)
         assert await served.urls() == [two.url]
 
-        served.write([two.url], server=served.settings["server"] | {"settle_s": 0.5})
+        served.write([two.url], server=served.settings["server"] | {"keepalive_s": 50})
         served.process.send_signal(signal.SIGHUP)
 
         async def named() -> bool:
-            return "needs a restart to take effect: server.settle_s" in served.log
+            return "needs a restart to take effect: server.keepalive_s" in served.log
 
         await until(named)
         served.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(SECONDS):
             assert await served.process.wait() == 0
     assert "Traceback" not in served.log
+
+
+async def test_flow_control_changes_on_reload_and_what_waits_goes_on_waiting(tmp_path: Path) -> None:
+    async with engines(1, profile="demo") as (engine,), serving(tmp_path / "kv.yaml", [engine.url]) as served:
+
+        async def reloaded(**flow: Any) -> None:
+            served.write([engine.url], flow_control=flow)
+            answer = await served.client.post("/admin/reload")
+            assert (answer.status_code, answer.json()["needs_restart"]) == (200, [])
+
+        async def waiting(count: int) -> None:
+            async def seen() -> bool:
+                return (await served.client.get("/debug/flow")).json()["requests"] == count
+
+            await until(seen)
+
+        def ask(tokens: int) -> asyncio.Task[httpx.Response]:
+            body = {"model": "sim-model", "prompt": "count", "max_tokens": tokens, "ignore_eos": True}
+            return asyncio.create_task(served.client.post("/v1/completions", json=body, timeout=SECONDS))
+
+        await reloaded(max_requests_per_endpoint=1)
+        long = ask(4000)
+        await until(lambda: _inflight(served, 1))
+        tasks = [ask(2) for _ in range(5)]
+        await waiting(5)
+        await reloaded(max_requests_per_endpoint=1, max_requests=2, class_max_requests=2)
+        await waiting(5)
+        assert (await ask(2)).status_code == 429
+        await reloaded(max_requests_per_endpoint=100, max_requests=2, class_max_requests=2)
+        assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * 5
+        long.cancel()
+        await asyncio.gather(long, return_exceptions=True)
+
+
+async def _inflight(served: Served, count: int) -> bool:
+    entries = (await served.client.get("/admin/endpoints")).json()["endpoints"]
+    return sum(entry["inflight"]["requests"] for entry in entries) == count
 
 
 async def test_a_running_stream_ends_whole_before_the_process_does(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ async def serving(folder: Path, urls: list[str], *flags: str) -> AsyncIterator[S
 
     async def all_ready() -> bool:
         assert process.returncode is None, served.log
-        return served.log.count("router.app: serving on") >= 2
+        return served.log.count("router.serving: serving on") >= 2
 
     try:
         await until(all_ready)
@@ -141,7 +141,7 @@ async def test_workers_share_one_listener_one_index_and_one_face(tmp_path: Path)
         assert set(statuses) == {200}
 
         async def again() -> bool:
-            return served.log.count("router.app: serving on") >= 3 and len(served.workers()) == 2
+            return served.log.count("router.serving: serving on") >= 3 and len(served.workers()) == 2
 
         await until(again)
         assert killed not in served.workers()

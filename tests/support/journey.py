@@ -27,8 +27,9 @@ from router.core import (
 from router.director import Director
 from router.eligible import Eligible
 from router.flowcontrol.admission import Admission
+from router.flowcontrol.limits import Limits, QueueLimits, Turns
 from router.flowcontrol.objectives import Objectives
-from router.flowcontrol.queues import Limits, QueueLimits, Queues
+from router.flowcontrol.policy import FlowPolicy
 from router.flowcontrol.saturation import Detector, Unlimited
 from router.gate import Gate
 from router.holders import ResponseHolders
@@ -311,7 +312,8 @@ class World:
         tokenization: FakeTokenization | None = None,
         budget: RetryBudget | None = None,
         detector: Detector | None = None,
-        queues: Queues | None = None,
+        limits: QueueLimits | None = None,
+        turns: Turns | None = None,
         objectives: Objectives | None = None,
         flow: FlowObserver | None = None,
         holdback: int = 0,
@@ -332,14 +334,17 @@ class World:
         size = Limits(100, 1_000_000)
         shared = Sharing(lambda: self.others)
         self.gate = Gate(
-            queues=queues or Queues(QueueLimits(total=size, each_class=size)),
-            detector=detector or Unlimited(),
-            objectives=objectives or Objectives({}, max_wait_s=30.0),
+            policy=FlowPolicy(
+                limits=limits or QueueLimits(total=size, each_class=size),
+                detector=detector or Unlimited(),
+                objectives=objectives or Objectives({}, max_wait_s=30.0),
+                turns=turns or Turns(),
+                holdback=holdback,
+            ),
             inflight=self.inflight,
             shared=shared,
             observer=flow or Unobserved(),
             clock=clock,
-            holdback=holdback,
             notes=lambda: self.notes,
         )
         observer = Observers(self.gate, self.recorder)

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from loadtest.simulator import TOKENIZER_PATH, RunningEngine
-from router import assembly
 from router.app import App
+from router.assembly import clients
 from router.process import Process, listen
 from router.settings import Settings, load
 
@@ -62,7 +62,7 @@ async def running_app(settings: Settings) -> AsyncIterator[RunningRouter]:
         listener,
         settle_s=0.0,
         grace_s=grace_s,
-        limits=assembly.client_limits(settings),
+        limits=clients.client_limits(settings),
         tls=app.certificates.to_clients,
         admin=None if admin_listener is None else (app.admin_asgi, admin_listener),
     )

@@ -22,7 +22,7 @@ from router.plugins.builtin import builtin_registry
 from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
 from router.scheduling.epc import is_epc, load_epc
-from router.settings.model import SchedulingTree
+from router.settings import SchedulingTree
 
 
 def contestant(

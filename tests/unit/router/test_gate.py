@@ -11,9 +11,10 @@ import pytest
 
 from router.core import Caller, Health, InferenceRequest, Role
 from router.errors import NoEndpoint, Overloaded, ShuttingDown
+from router.flowcontrol.limits import Limits, QueueLimits, Turns
 from router.flowcontrol.objectives import Objective, Objectives
-from router.flowcontrol.queues import Limits, QueueLimits, Queues
-from router.flowcontrol.saturation import ConcurrencyDetector, Watch
+from router.flowcontrol.policy import FlowPolicy
+from router.flowcontrol.saturation import ConcurrencyDetector, Unlimited, Watch
 from router.observability.events import Outcome
 from router.ports import UpstreamRefused
 from tests.support.journey import FakeReply, FakeResponse, Sent, World, endpoint, prefilled, request, stream
@@ -63,12 +64,13 @@ OBJECTIVES = {"high": Objective(priority=5), "shed": Objective(priority=-1), "br
 def world(engines: Mapping[str, Any], states: Any = None, *, each: int = 1, room: int = 10, **more: Any) -> World:
     """Every endpoint takes `each` requests; `room` may wait."""
     size = Limits(room, 1_000_000)
-    more.setdefault("queues", Queues(QueueLimits(total=size, each_class=size), quantum=100))
+    more.setdefault("limits", QueueLimits(total=size, each_class=size))
     return World(
         states or [endpoint(name) for name in engines],
         engines,
         detector=ConcurrencyDetector(Watch(), queue_depth=1, max_requests=each),
         objectives=Objectives(OBJECTIVES, max_wait_s=30.0),
+        turns=Turns(quantum=100),
         **more,
     )
 
@@ -377,4 +379,63 @@ async def test_at_the_end_of_the_router_whoever_waits_is_told() -> None:
         await second
     engine.finish()
     await first
+    assert idle(w)
+
+
+def policy(each: int, **more: Any) -> FlowPolicy:
+    """Every endpoint takes `each` requests."""
+    size = Limits(10, 1_000_000)
+    return FlowPolicy(
+        limits=more.pop("limits", QueueLimits(total=size, each_class=size)),
+        detector=ConcurrencyDetector(Watch(), queue_depth=1, max_requests=each),
+        objectives=more.pop("objectives", Objectives(OBJECTIVES, max_wait_s=30.0)),
+        **more,
+    )
+
+
+async def test_what_waits_survives_another_policy_and_goes_by_its_room() -> None:
+    engine = Engine()
+    w = world({"a": engine})
+    tasks = [serve(w, str(number)) for number in range(4)]
+    await settle()
+    assert engine.models == ["0"]
+    w.gate.apply(policy(3))
+    await settle()
+    assert engine.models == ["0", "1", "2"]
+    w.gate.apply(policy(1, limits=QueueLimits(total=Limits(1, 10), each_class=Limits(1, 10))))
+    await settle()
+    for _ in tasks:
+        engine.finish()
+        await settle()
+    assert [reply.status for reply in await asyncio.gather(*tasks)] == [200] * 4
+    assert engine.models == ["0", "1", "2", "3"]
+    assert idle(w)
+
+
+async def test_priorities_of_another_policy_are_those_of_who_comes_after() -> None:
+    engine = Engine()
+    w = world({"a": engine})
+    tasks = [serve(w, "0"), serve(w, "was high", Caller(objective="high"))]
+    await settle()
+    w.gate.apply(policy(1, objectives=Objectives({"low": Objective(priority=3)}, max_wait_s=30.0)))
+    tasks += [serve(w, "unnamed now", Caller(objective="high")), serve(w, "named now", Caller(objective="low"))]
+    await settle()
+    for _ in tasks:
+        engine.finish()
+        await settle()
+    await asyncio.gather(*tasks)
+    assert engine.models == ["0", "was high", "named now", "unnamed now"]
+
+
+async def test_a_policy_without_bounds_lets_all_go_that_wait() -> None:
+    engine = Engine()
+    w = world({"a": engine})
+    tasks = [serve(w, str(number)) for number in range(4)]
+    await settle()
+    w.gate.apply(policy(1)._replace(detector=Unlimited()))
+    await settle()
+    assert len(engine.began) == 4
+    for _ in tasks:
+        engine.finish()
+    await asyncio.gather(*tasks)
     assert idle(w)

@@ -24,10 +24,12 @@ from router.core import (
     TokenSource,
 )
 from router.errors import Overloaded
+from router.flowcontrol.limits import Limits, QueueLimits, Turns
 from router.flowcontrol.objectives import Objective, Objectives
-from router.flowcontrol.queues import Limits, QueueLimits, Queues
+from router.flowcontrol.passage import Admitted, Hold, Waiting
+from router.flowcontrol.policy import FlowPolicy
 from router.flowcontrol.saturation import ConcurrencyDetector, Watch
-from router.gate import Admitted, Gate, Hold, Waiting
+from router.gate import Gate
 from router.inflight import InflightTracker
 from router.observability.flow import Unobserved
 from router.sharing import Sharing, own_load
@@ -55,14 +57,17 @@ class Router:
         self.states = [endpoint(name) for name in engines]
         size = Limits(90, 1_000_000)
         self.gate = Gate(
-            queues=Queues(QueueLimits(total=Limits(120, 1_000_000), each_class=size), weights=WEIGHTS),
-            detector=ConcurrencyDetector(Watch(), queue_depth=1, max_requests=SLOTS),
-            objectives=Objectives({"high": Objective(priority=10)}, max_wait_s=30.0),
+            policy=FlowPolicy(
+                limits=QueueLimits(total=Limits(120, 1_000_000), each_class=size),
+                detector=ConcurrencyDetector(Watch(), queue_depth=1, max_requests=SLOTS),
+                objectives=Objectives({"high": Objective(priority=10)}, max_wait_s=30.0),
+                turns=Turns(weights=WEIGHTS),
+                holdback=1,
+            ),
             inflight=self.inflight,
             shared=Sharing(lambda: self.others),
             observer=Unobserved(),
             clock=asyncio.get_running_loop().time,
-            holdback=1,
             notes=lambda: self.notes,
         )
 

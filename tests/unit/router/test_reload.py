@@ -43,6 +43,11 @@ class TestCompare:
             ({"discovery": {"dns": [{"name": "n", "port": 1}]}}, "discovery"),
             ({"server": {"api_keys": ["k"]}}, "server.api_keys"),
             ({"scheduling": {"decider": "x"}}, "scheduling"),
+            ({"flow_control": {"tenant_weights": {"a": 2.0}}}, "flow_control"),
+            ({"pool": {"probe_interval_s": 5.0}}, "pool"),
+            ({"pd": {"enabled": False}}, "pd.enabled"),
+            ({"log": {"level": "debug"}}, "log.level"),
+            ({"server": {"max_concurrent_requests": 5}}, "server.max_concurrent_requests"),
         ],
     )
     def test_what_may_change_live_does(self, given: dict[str, Any], name: str) -> None:
@@ -53,11 +58,11 @@ class TestCompare:
 
     def test_the_rest_is_named_and_stays_as_it_was(self) -> None:
         old = settings()
-        new = settings(endpoints=["http://b:1"], server={"port": 9, "api_keys": ["k"]}, log={"level": "debug"})
+        new = settings(endpoints=["http://b:1"], server={"port": 9, "api_keys": ["k"]}, log={"requests": "/x"})
         change = compare(old, new)
         assert change.live == ("server.api_keys", "endpoints")
-        assert change.restart == ("server.port", "log.level")
-        assert (change.settings.server.port, change.settings.log.level) == (8000, "info")
+        assert change.restart == ("server.port", "log.requests")
+        assert (change.settings.server.port, change.settings.log.requests) == (8000, None)
         assert change.settings.endpoints == new.endpoints
         assert change.settings.server.api_keys == new.server.api_keys
 

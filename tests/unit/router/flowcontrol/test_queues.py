@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.flowcontrol.entries import Entry, Fate, Lane
+from router.flowcontrol.limits import Limits, QueueLimits, Turns
 from router.flowcontrol.lines import MOST_BYPASSED
-from router.flowcontrol.queues import Limits, QueueLimits, Queues
+from router.flowcontrol.queues import Queues
 
 LANE = Lane("m")
 OPEN = {LANE: ("a",)}
@@ -81,7 +82,7 @@ def test_whatever_happens_each_ends_once_and_no_limit_is_passed(
     actions: list[tuple[object, ...]], ordering: str
 ) -> None:
     bounds = limits(Limits(8, 120), Limits(6, 90), classes={1: Limits(3, 60)}, sheddable_share=0.5)
-    queues = Queues(bounds, ordering=ordering)  # type: ignore[arg-type]
+    queues = Queues(bounds, Turns(ordering=ordering))  # type: ignore[arg-type]
     inside: list[Entry] = []
     ends: Counter[Entry] = Counter()
     now = 0.0
@@ -148,7 +149,7 @@ def test_tenants_that_keep_waiting_are_served_as_their_weights_whatever_requests
     weights: dict[str, float], costs: list[int], seed: int
 ) -> None:
     rng = random.Random(seed)
-    queues = Queues(limits(), quantum=500, weights=weights)
+    queues = Queues(limits(), Turns(quantum=500, weights=weights))
     served: Counter[str] = Counter()
     for tenant in weights:
         put(queues, *(entry(tenant, cost=rng.choice(costs)) for _ in range(3)))
@@ -182,7 +183,7 @@ def test_a_higher_priority_goes_first_and_equals_go_in_the_order_they_came(kinds
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40))
 def test_under_edf_a_tenants_requests_go_by_when_they_are_due(dues: list[float]) -> None:
-    queues = Queues(limits(), ordering="edf")
+    queues = Queues(limits(), Turns(ordering="edf"))
     put(queues, *(entry(due=due, prefers=("b",) if due > 50 else ()) for due in dues))
     assert [each.due for each in drained(queues)] == sorted(dues)
 
@@ -202,7 +203,7 @@ def test_nobody_is_passed_over_for_ever() -> None:
 
 
 def test_locality_decides_the_order_within_a_round_and_not_the_shares() -> None:
-    queues = Queues(limits(), quantum=100)
+    queues = Queues(limits(), Turns(quantum=100))
     put(queues, *(entry("near", prefers=("a",)) for _ in range(40)), *(entry("far", prefers=("b",)) for _ in range(40)))
     first = Counter(each.tenant for each in drained(queues)[:40])
     assert first == {"near": 20, "far": 20}
@@ -217,7 +218,7 @@ def test_a_lane_without_room_does_not_hold_up_another() -> None:
 
 
 def test_a_tenant_that_was_away_has_saved_nothing_up() -> None:
-    queues = Queues(limits(), quantum=100)
+    queues = Queues(limits(), Turns(quantum=100))
     put(queues, entry("a"))
     drained(queues)
     put(queues, *(entry("b") for _ in range(100)))
@@ -237,7 +238,7 @@ def test_when_full_a_higher_class_takes_the_room_of_the_newest_of_the_lowest() -
 
 
 def test_when_a_class_is_full_the_tenant_with_most_waiting_for_its_weight_gives_way() -> None:
-    queues = Queues(limits(each_class=Limits(6, 1000)), weights={"heavy": 5.0})
+    queues = Queues(limits(each_class=Limits(6, 1000)), Turns(weights={"heavy": 5.0}))
     put(queues, *(entry("heavy") for _ in range(3)), *(entry("greedy") for _ in range(3)))
     assert queues.offer(entry("greedy"), 0.0).refusal == "full"
     assert queues.refuses(0, "greedy", 1) == "full"
@@ -246,7 +247,7 @@ def test_when_a_class_is_full_the_tenant_with_most_waiting_for_its_weight_gives_
 
 
 def test_a_tenant_with_most_of_a_nearly_full_queue_is_refused_so_that_nobody_need_be_put_out_for_others() -> None:
-    queues = Queues(limits(each_class=Limits(100, 10_000)), weights={"b": 3.0})
+    queues = Queues(limits(each_class=Limits(100, 10_000)), Turns(weights={"b": 3.0}))
     evicted = 0
     for number in range(2000):
         for tenant in "ab":
@@ -296,7 +297,7 @@ def test_retry_after_counts_what_goes_first_and_is_the_longest_wait_while_nothin
 
 
 def test_a_turn_that_is_anothers_is_left_to_it() -> None:
-    queues = Queues(limits(), quantum=100)
+    queues = Queues(limits(), Turns(quantum=100))
     put(queues, *(entry("a") for _ in range(10)))
     queues.heard({(1, "urgent"): {LANE: 3}}, 0.0)
     assert queues.take(OPEN, 0.0) == (None, True)
@@ -308,7 +309,7 @@ def test_a_turn_that_is_anothers_is_left_to_it() -> None:
 
 
 def test_tenants_at_other_routers_have_their_turns() -> None:
-    queues = Queues(limits(), quantum=100)
+    queues = Queues(limits(), Turns(quantum=100))
     put(queues, *(entry("a") for _ in range(50)))
     queues.heard({(0, "b"): {LANE: 50}}, 0.0)
     taken = deferred = 0
@@ -329,3 +330,110 @@ def test_idle_tenants_are_forgotten() -> None:
     drained(queues)
     queues.expire(1000.0)
     assert list(queues.classes()) == []
+
+
+def test_lower_limits_put_nobody_out_and_refuse_until_there_is_room() -> None:
+    queues = Queues(limits(Limits(10, 10_000)))
+    waiting = [entry() for _ in range(10)]
+    for each in waiting:
+        assert queues.offer(each, 0.0).refusal is None
+    queues.apply(limits(Limits(4, 10_000)), Turns())
+    assert all(each.fate is Fate.QUEUED for each in waiting)
+    assert queues.offer(entry(), 0.0).refusal == "full"
+    for _ in range(6):
+        queues.take(OPEN, 0.0)
+    assert queues.offer(entry(), 0.0).refusal == "full"
+    queues.take(OPEN, 0.0)
+    assert queues.offer(entry(), 0.0).refusal is None
+
+
+def test_beyond_lowered_limits_who_is_entitled_to_more_takes_one_place_and_not_all() -> None:
+    queues = Queues(limits(Limits(10, 10_000)))
+    for _ in range(10):
+        queues.offer(entry(nbytes=100), 0.0)
+    queues.apply(limits(Limits(2, 200)), Turns())
+    offered = queues.offer(entry(priority=5, nbytes=150), 0.0)
+    assert (offered.refusal, len(offered.evicted), queues.requests) == (None, 2, 9)
+
+
+def test_changed_weights_count_for_those_that_wait() -> None:
+    queues = Queues(limits(), Turns(quantum=100))
+    for tenant in ("a", "b") * 40:
+        queues.offer(entry(tenant=tenant, cost=100.0), 0.0)
+    queues.apply(limits(), Turns(quantum=100, weights={"b": 3.0}))
+    went = [each.tenant for each in drained(queues)][:40]
+    assert went.count("b") == pytest.approx(30, abs=1)
+
+
+def test_a_changed_quantum_is_what_rounds_give_from_then_on() -> None:
+    queues = Queues(limits(), Turns(quantum=100))
+    for tenant in ("a", "b") * 8:
+        queues.offer(entry(tenant=tenant, cost=100.0), 0.0)
+    queues.apply(limits(), Turns(quantum=400))
+    assert "".join(each.tenant for each in drained(queues)) in ("aaaabbbbaaaabbbb", "bbbbaaaabbbbaaaa")
+
+
+@pytest.mark.parametrize("ordering", ["fcfs", "edf"])
+def test_a_changed_ordering_orders_what_waits_already(ordering: str) -> None:
+    before, after = (Turns(ordering=each) for each in (("edf", "fcfs") if ordering == "fcfs" else ("fcfs", "edf")))  # type: ignore[arg-type]
+    queues = Queues(limits(), before)
+    first, second, third = entry(due=30.0), entry(due=20.0), entry(due=10.0)
+    for each in (first, second):
+        queues.offer(each, 0.0)
+    queues.apply(limits(), after)
+    queues.offer(third, 0.0)
+    went = [queues.take(OPEN, 0.0).entry for _ in range(3)]
+    assert went == ([first, second, third] if ordering == "fcfs" else [third, second, first])
+    assert (queues.requests, queues.nbytes) == (0, 0)
+
+
+_LIMITS = st.builds(
+    lambda requests, nbytes, share: limits(Limits(requests, nbytes), Limits(requests, nbytes), sheddable_share=share),
+    st.integers(1, 12),
+    st.integers(10, 200),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+_TURNS = st.builds(
+    lambda ordering, weight: Turns(quantum=100, ordering=ordering, weights={"x": weight}),
+    st.sampled_from(["fcfs", "edf"]),
+    st.sampled_from([0.5, 1.0, 3.0]),
+)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("offer"), st.sampled_from("xyz"), st.integers(-1, 2), st.integers(0, 40)),
+            st.tuples(st.just("apply"), _LIMITS, _TURNS),
+            st.tuples(st.just("take")),
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_the_limits_become_nobody_is_lost_and_a_newcomer_takes_no_more_than_its_room(
+    actions: list[tuple[object, ...]],
+) -> None:
+    queues = Queues(limits(Limits(8, 120), Limits(6, 90)))
+    inside: list[Entry] = []
+    for number, (action, *arguments) in enumerate(actions):
+        if action == "offer":
+            tenant, priority, nbytes = arguments
+            new = entry(str(tenant), int(priority), nbytes=int(nbytes), due=float(-number))  # type: ignore[call-overload]
+            offered = queues.offer(new, 0.0)
+            if offered.refusal is None:
+                inside.append(new)
+            *others, last = offered.evicted or [new]
+            assert sum(each.nbytes for each in others) < max(new.nbytes, 1) or not others
+            assert all(each.fate is Fate.EVICTED for each in offered.evicted)
+            assert last is new or last.fate is Fate.EVICTED
+        elif action == "apply":
+            before = queues.requests
+            queues.apply(*arguments)  # type: ignore[arg-type]
+            assert queues.requests == before
+        else:
+            queues.take(OPEN, 0.0)
+        waiting = [each for each in inside if each.fate is Fate.QUEUED]
+        assert (queues.requests, queues.nbytes) == (len(waiting), sum(each.nbytes for each in waiting))
+    left = {each for each in inside if each.fate is Fate.QUEUED}
+    assert set(drained(queues)) == left
+    assert (queues.requests, queues.nbytes) == (0, 0)

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from router.flowcontrol.entries import Entry, Lane
-from router.flowcontrol.queues import Limits, QueueLimits, Queues
+from router.flowcontrol.limits import Limits, QueueLimits, Turns
+from router.flowcontrol.queues import Queues
 from router.flowcontrol.rivals import Rivals, told
 
 SIZE = Limits(1000, 1_000_000)
 
 
 def queues() -> Queues:
-    return Queues(QueueLimits(total=SIZE, each_class=SIZE), quantum=100)
+    return Queues(QueueLimits(total=SIZE, each_class=SIZE), Turns(quantum=100))
 
 
 def entry(tenant: str, model: str = "m") -> Entry:

@@ -1,0 +1,28 @@
+"""Reserve: room on each endpoint that lower priorities leave free while a higher one sends requests. PURE."""
+
+from __future__ import annotations
+
+_LATELY_S = 60.0
+
+
+class Reserve:
+    """`holdback`, requests of room on each endpoint, may be replaced at run time."""
+
+    __slots__ = ("_top_at", "holdback", "top")
+
+    def __init__(self, holdback: int) -> None:
+        self.holdback = holdback
+        self.top = -1_000
+        """The highest class that sent something lately."""
+        self._top_at = 0.0
+
+    def kept_from(self, priority: int, now: float, *, others_wait: bool) -> int:
+        """A request of that priority comes: the room on each endpoint that it must leave."""
+        if priority >= self.top or now - self._top_at > _LATELY_S:
+            self.top, self._top_at = priority, now
+            return 0
+        return self.room(others_wait=others_wait)
+
+    def room(self, *, others_wait: bool) -> int:
+        """With others that fill the same endpoints from news a little old, each leaves one place more."""
+        return self.holdback + (1 if self.holdback and others_wait else 0)
