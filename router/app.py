@@ -12,7 +12,7 @@ from typing import Any
 from router.api.lifecycle import Lifecycle
 from router.api.rest import OnlyChild, Siblings
 from router.assembly import clients, engines, flow, routing
-from router.assembly.shared import rate_sharing, sharing
+from router.assembly.shared import order_sharing, rate_sharing, sharing
 from router.capacity.engine_model import EngineModels
 from router.certificates import Certificates
 from router.core import Leg
@@ -134,7 +134,8 @@ class App:
         family = siblings or OnlyChild()
         self.orders = Orders(self.pool, self.lifecycle)
         self.pool.add_observer(self.orders)
-        self.administrator = Administrator(self.orders, self.lifecycle, views.describe, family)
+        self._order_sharing = order_sharing(settings, self.orders, self._shared, clock)
+        self.administrator = Administrator(self.orders, self.lifecycle, views.describe, family, self._order_sharing)
         self._surfaces = Surfaces(
             settings,
             view=views,
@@ -233,6 +234,9 @@ class App:
         self.supervisor.spawn("loop lag", self._lag.run)
         if self._rates is not None:
             self.supervisor.spawn("rates", self._rates.run)
+        if self._order_sharing is not None:
+            await self._order_sharing.exchange()
+            self.supervisor.spawn("orders", self._order_sharing.run)
         self._events.start()
         self._fleet.start({} if self._planned is None else self._planned.discoveries)
         if self._planned is not None:
@@ -269,8 +273,9 @@ class App:
         if self._shared is not None:
             await self._shared.index.aclose()
             await self._shared.board.aclose()
-        if self._rates is not None:
-            await self._rates.aclose()
+        for part in (self._rates, self._order_sharing):
+            if part is not None:
+                await part.aclose()
         await self.tokenization.aclose()
         await self._fleet.aclose()
         await self._observing.aclose()

@@ -1,8 +1,8 @@
 """Orders: what an administrator has asked for, in force until it is taken back.
 
 An endpoint that an order took out of service stays so when it leaves the pool and comes back, as with a DNS answer that
-flickers. Nothing of it is written down: a router that starts anew has no orders, but for those its siblings on the same
-host tell it.
+flickers. Nothing of it is written down here: a router that starts anew has the orders that its siblings on the same
+host and the routers over the same Redis (`router.order_sharing`) tell it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,22 @@ class InForce(msgspec.Struct, frozen=True):
         return InForce((*others, order.endpoint)[-_MOST:] if drained else others, self.router)
 
 
+class Told(Protocol):
+    """Hears of every order that is obeyed here."""
+
+    def __call__(self, order: Order, *, own: bool) -> None:
+        """`own`: it was given to this process; a sibling's otherwise."""
+        ...
+
+
+class Others(Protocol):
+    """Routers elsewhere that share orders with this one."""
+
+    async def exchange(self) -> bool:
+        """Tells them what was ordered here. False: they cannot be told now, and will be later."""
+        ...
+
+
 class Colleagues(Protocol):
     """The other workers on this host."""
 
@@ -56,7 +72,15 @@ class Orders(PoolObserver):
     def __init__(self, pool: Pool, lifecycle: Lifecycle) -> None:
         self._pool = pool
         self._lifecycle = lifecycle
+        self._told: Told | None = None
         self.in_force = InForce()
+
+    def tell(self, told: Told) -> None:
+        """`told` hears of every order from now on."""
+        self._told = told
+
+    def in_pool(self, endpoint: str) -> bool:
+        return self._pool.upstream_of(endpoint) is not None
 
     def obey(self, order: Order, *, known: bool = False) -> Order | None:
         """The order with the address that it is about; None: no such endpoint. `known`: a sibling has it."""
@@ -72,10 +96,12 @@ class Orders(PoolObserver):
             self._pool.drain(name, draining=order.do == "drain")
             order = Order(order.do, name)
         self.in_force = self.in_force.after(order)
+        if self._told is not None:
+            self._told(order, own=not known)
         return order
 
     def restore(self, orders: InForce) -> None:
-        """What siblings obey already takes the place of what was in force here."""
+        """What others obey already takes the place of what was in force here."""
         for name in {*self.in_force.endpoints} - {*orders.endpoints}:
             self._pool.drain(name, draining=False)
         for name in orders.endpoints:
@@ -97,11 +123,13 @@ class Administrator:
         lifecycle: Lifecycle,
         describe: Callable[[], list[dict[str, Any]]],
         colleagues: Colleagues | None = None,
+        others: Others | None = None,
     ) -> None:
         self._orders = orders
         self._lifecycle = lifecycle
         self._describe = describe
         self._colleagues = colleagues
+        self._others = others
         self._reload: Callable[[], Awaitable[Reloaded]] | None = None
 
     def reloads_by(self, reload: Callable[[], Awaitable[Reloaded]]) -> None:
@@ -112,7 +140,10 @@ class Administrator:
         obeyed = self._orders.obey(order)
         if obeyed is None:
             return None
-        return Obedience(1, 1) if self._colleagues is None else await self._colleagues.order(obeyed)
+        obedience = Obedience(1, 1) if self._colleagues is None else await self._colleagues.order(obeyed)
+        if self._others is None or obeyed.endpoint is None:
+            return obedience
+        return obedience._replace(told_others=await self._others.exchange())
 
     async def reload(self) -> Reloaded:
         if self._reload is None:

@@ -33,6 +33,8 @@ class Obedience(NamedTuple):
 
     obeyed: int
     of: int
+    told_others: bool | None = None
+    """Whether the other routers over the same Redis have it; None: there are none, or it is not about them."""
 
 
 class Reloaded(NamedTuple):
@@ -152,5 +154,7 @@ async def _obey(request: Request, given: AdminGiven, who: Key, order: Order) -> 
             f"{obedience.obeyed} of {obedience.of} workers obey, the others did not answer in time: ask again.",
             retry_after_s=1,
         )
-    _note(request, who, "done")
-    return _json({"done": order.do, "endpoint": order.endpoint, **given.administration.status()})
+    told = obedience.told_others
+    _note(request, who, "done here, other routers are not told yet" if told is False else "done")
+    others = {} if told is None else {"told_other_routers": told}
+    return _json({"done": order.do, "endpoint": order.endpoint, **others, **given.administration.status()})

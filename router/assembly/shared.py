@@ -13,6 +13,9 @@ from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
 from router.errors import ConfigError
 from router.flowcontrol.key_limits import KeyLimits
+from router.order_sharing import OrderSharing
+from router.orders import Orders
+from router.ports import Clock
 from router.rate_sharing import RateSharing
 from router.settings import Settings
 
@@ -65,6 +68,13 @@ def redis_link(settings: Settings) -> RedisLink:
         return RedisLink(redis.url.get_secret_value(), budget_s=redis.command_timeout_s, ca_file=redis.ca_file)
     except ValueError as error:
         raise ConfigError(f"redis.url: {error}") from None
+
+
+def order_sharing(settings: Settings, orders: Orders, shared: Shared | None, clock: Clock) -> OrderSharing | None:
+    """None where there is no Redis. Raises `ConfigError`."""
+    if shared is None:
+        return None
+    return OrderSharing(redis_link(settings), orders, namespace=settings.redis.namespace, clock=clock)
 
 
 def rate_sharing(settings: Settings, limits: KeyLimits, shared: Shared | None) -> RateSharing | None:

@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from loadtest.redis_server import RedisServer
 from tests.support.field import CHAT, chat, field, streamed, until
+from tests.support.router import client_of, running_router
 from tests.support.stub_engine import Call, completed, serve
 
 ADMIN = {"authorization": "Bearer root-key"}
@@ -157,3 +159,37 @@ async def test_what_is_in_use_is_shown_while_it_is() -> None:
         await asyncio.gather(request, return_exceptions=True)
         await at.at_rest()
         assert (await at.client.get("/debug/slots")).json()["at_rest"]
+
+
+async def test_an_endpoint_drained_at_one_router_is_drained_at_all_and_stays_so_over_restarts() -> None:
+    with RedisServer() as server:
+        shared = {"index__backend": "redis", "redis__url": server.url}
+        async with field(serve, serve, **shared) as one:
+            specs = [{"url": engine.url} for engine in one.engines]
+            first, second = (engine.url.removeprefix("http://") for engine in one.engines)
+            async with running_router(specs, **shared) as other, client_of(other) as there:
+                answer = await one.client.post(f"/admin/endpoints/{first}/drain")
+                assert answer.json()["told_other_routers"] is True
+                await until(lambda: not other.app.pool.usable(first), within_s=5)
+                for number in range(6):
+                    assert (await there.post(CHAT, json=chat(f"{number}"))).status_code == 200
+                assert [len(engine.calls) for engine in one.engines] == [0, 6]
+                assert (await there.post(f"/admin/endpoints/{second}/drain")).status_code == 200
+                assert (await there.post(f"/admin/endpoints/{first}/resume")).status_code == 200
+                await until(lambda: not one.router.app.pool.usable(second), within_s=5)
+                assert one.router.app.pool.usable(first)
+            async with running_router(specs, **shared) as again:
+                assert not again.app.pool.usable(second)
+                assert again.app.pool.usable(first)
+
+
+async def test_an_order_that_others_could_not_be_told_yet_says_so_and_holds_here() -> None:
+    with RedisServer() as server:
+        shared = {"index__backend": "redis", "redis__url": server.url, "redis__command_timeout_s": 0.2}
+        async with field(serve, serve, **shared) as at:
+            first = at.engines[0].url.removeprefix("http://")
+            server.stop()
+            answer = await at.client.post(f"/admin/endpoints/{first}/drain")
+            assert (answer.status_code, answer.json()["told_other_routers"]) == (200, False)
+            assert answer.json()["drained"] == [first]
+            assert not at.router.app.pool.usable(first)
