@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict
 
 from router.settings.section import Section
-from router.settings.words import Count, Seconds, SecondsOrZero
+from router.settings.words import Count, CountOrZero, Seconds, SecondsOrZero
 
 
 class CapacitySettings(Section):
@@ -34,11 +34,11 @@ class CapacitySettings(Section):
     """Objective for the time per output token after the first."""
     attainment_ratio: float = Field(default=0.99, gt=0, lt=1)
     """Share of interactive requests that must meet both."""
-    min_engines: int = Field(default=1, ge=0)
+    min_engines: CountOrZero = 1
     """Least engines of each role of a pool; 0: an idle pool goes to zero, and requests wait for it to come back."""
     max_engines: Count = 64
     """Most engines of each role of a pool."""
-    quotas: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    quotas: dict[str, CountOrZero] = Field(default_factory=dict)
     """Hardware name, as variants give it, to the most accelerators of it over all pools."""
     form: Literal["present", "aggregated", "disaggregated", "either"] = "present"
     """Whether prompts are prefilled on engines of their own; `present`: as the pool does now."""

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from router.settings.live import LIVE
 from router.settings.model import Settings
+from router.settings.words import MOST, MOST_S
 
 _INTRO = """\
 # Configuration
@@ -46,7 +47,9 @@ in force and the log says why. [Operations](operations.md#reload) tells what a c
 Where a single file is mounted into a container the change of the file may not be seen from within: mount its folder, or
 send SIGHUP.
 
-Names ending in `_s` are seconds, `_ms` milliseconds, `_bytes` bytes.
+Names ending in `_s` are seconds (a year at the most), `_ms` milliseconds, `_bytes` bytes. Numbers and truth values are
+written plainly (`8000`, `0.5`, `1e-3`, `true`): in quotes they are text, and refused, but for the environment, where
+all is text.
 """
 
 
@@ -144,7 +147,8 @@ def _kind(annotation: Any, field: FieldInfo | None = None) -> str:
     if origin is dict:
         return "mapping"
     if hasattr(annotation, "__metadata__"):
-        return _kind(args[0])
+        bounds = next((each for each in annotation.__metadata__ if isinstance(each, FieldInfo)), None)
+        return _kind(args[0], bounds)
     if annotation is NoneType:
         return "null"
     if isinstance(annotation, type):
@@ -167,7 +171,7 @@ def _bounds(field: FieldInfo) -> str:
         f"{sign} {limit:g}"
         for sign, name in ((">", "gt"), (">=", "ge"), ("<=", "le"))
         for item in field.metadata
-        if (limit := getattr(item, name, None)) is not None
+        if (limit := getattr(item, name, None)) is not None and limit not in (MOST, MOST_S)
     ]
     return f" {', '.join(limits)}" if limits else ""
 

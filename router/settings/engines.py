@@ -8,7 +8,17 @@ from pydantic import Field, SecretStr, model_validator
 
 from router.core import Role
 from router.settings.section import Section
-from router.settings.words import Count, EngineUrl, HostPort, Port, RoleName, Seconds, SecondsOrZero, ZmqEndpoint
+from router.settings.words import (
+    Count,
+    EngineUrl,
+    HostPort,
+    Never,
+    Port,
+    RoleName,
+    Seconds,
+    SecondsOrZero,
+    ZmqEndpoint,
+)
 
 
 class KvEventsSettings(Section):
@@ -41,7 +51,7 @@ class EndpointSettings(Section):
     """Path of its health check."""
     data_parallel_size: Count | None = None
     """Data-parallel ranks behind this address; null: discovered."""
-    kv_events: KvEventsSettings | Literal[False] | None = None
+    kv_events: KvEventsSettings | Never | None = None
     """Where its KV events are; null: asked from the engine (`/kv_event_sources`); false: it has none."""
 
 

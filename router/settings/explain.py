@@ -41,10 +41,23 @@ def sentence(error: ValidationError, merged: Mapping[str, Any], sources: Sequenc
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         by_path.setdefault(_key_path(details, merged), []).append(details)
-    path, found = next(iter(by_path.items()))
+    # A key that is not known first: a misspelt one is why another is missing.
+    unknown = next((path for path, found in by_path.items() if found[0]["type"] == "extra_forbidden"), None)
+    path = unknown if unknown is not None else next(iter(by_path))
+    found = by_path[path]
+    return f"{_named(path, sources)} {_problem(path, found)}"
+
+
+def unknown(path: KeyPath, sources: Sequence[Source]) -> str:
+    """Of a key that is none."""
+    return f"{_named(path, sources)} is not a setting: {_known(path)}"
+
+
+def _named(path: KeyPath, sources: Sequence[Source]) -> str:
+    """The key, and where it stands."""
     place = next((source.place(path) for source in reversed(sources) if _holds(source.values, path)), None)
     where = f" ({place})" if place else ""
-    return f"{dotted(path) or 'the configuration'}{where} {_problem(path, found)}"
+    return f"{dotted(path) or 'the configuration'}{where}"
 
 
 def dotted(path: KeyPath) -> str:
@@ -105,15 +118,27 @@ def _expected(details: ErrorDetails) -> str:
         case "literal_error" | "enum":
             return str(context["expected"])
         case "greater_than":
-            return f"more than {context['gt']}"
+            return f"more than {_number(context['gt'])}"
         case "greater_than_equal":
-            return f"at least {context['ge']}"
+            return f"at least {_number(context['ge'])}"
         case "less_than_equal":
-            return f"at most {context['le']}"
+            return f"at most {_number(context['le'])}"
+        case "string_too_short" | "too_short":
+            return f"at least {_characters(context['min_length'])}"
+        case "string_too_long" | "too_long":
+            return f"at most {_characters(context['max_length'])}"
         case "string_pattern_mismatch":
             return f"of the form {context['pattern']}"
         case kind:
             return _EXPECTED.get(kind) or f"right ({details['msg']})"
+
+
+def _number(value: float) -> str:
+    return str(int(value) if value == int(value) else value)
+
+
+def _characters(count: int) -> str:
+    return f"{count} character{'' if count == 1 else 's'} long"
 
 
 def _is_shown(details: ErrorDetails) -> bool:
@@ -147,6 +172,9 @@ def _known(path: KeyPath) -> str:
     if model is None:
         return "take it out"
     keys = list(model.model_fields)
+    section, dot, rest = name.partition(".")
+    if dot and section in keys:
+        return f"write {rest} below {dotted((*path[:-1], section))}, as a mapping"
     near = get_close_matches(name, keys, n=1)
     if near:
         return f"did you mean {dotted((*path[:-1], near[0]))}?"

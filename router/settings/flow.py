@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from router.settings.section import Section
-from router.settings.words import Count, Seconds
+from router.settings.words import Count, CountOrZero, Seconds, each_once
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
 
@@ -64,7 +64,7 @@ class FlowControlSettings(Section):
     max_requests_per_endpoint: Count | None = None
     """Requests that all routers together may have on an endpoint; null: as many as the engine is seen to run, plus
     `queue_depth`."""
-    holdback: int = Field(default=1, ge=0)
+    holdback: CountOrZero = 1
     """Requests of room on each endpoint that lower priorities leave free while a higher one sends requests, so that
     these need not wait for one to end."""
     max_tokens_per_endpoint: Count | None = None
@@ -84,9 +84,9 @@ class FlowControlSettings(Section):
     """Bytes of their bodies."""
     sheddable_share: float = Field(default=0.5, ge=0, le=1)
     """Part of `max_requests` and `max_bytes` that requests of negative priority may fill."""
-    objectives: tuple[ObjectiveSettings, ...] = ()
+    objectives: Annotated[tuple[ObjectiveSettings, ...], each_once("name")] = ()
     """Objectives by name; one that is not listed means priority 0."""
-    classes: tuple[FlowClassSettings, ...] = ()
+    classes: Annotated[tuple[FlowClassSettings, ...], each_once("priority")] = ()
     """Priorities with limits of their own."""
     tenant_weights: Annotated[dict[str, float], AfterValidator(_positive)] = Field(default_factory=dict)
     """Tenant to weight: tokens served to tenants of a class that keep waiting are as their weights; 1 for others."""

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 
 from router.errors import ConfigError
 from router.settings.section import Section
+from router.settings.words import Count
 
 DIGEST_PREFIX = "sha256:"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -31,12 +32,12 @@ def digest(key: str) -> str:
 class RateSettings(Section):
     """What may be asked for in a minute and at one time. Null: as much as one likes."""
 
-    requests_per_min: int | None = Field(default=None, ge=1)
+    requests_per_min: Count | None = None
     """Requests a minute."""
-    tokens_per_min: int | None = Field(default=None, ge=1)
+    tokens_per_min: Count | None = None
     """Tokens a minute, prompt and answer together. A request may begin while some are left, and what it takes beyond
     is waited for by the next."""
-    concurrent: int | None = Field(default=None, ge=1)
+    concurrent: Count | None = None
     """Requests at one time in one router process."""
 
 

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from router.core import Role
 from router.errors import ConfigError
-from router.settings.explain import sentence
+from router.settings.environment import read_environment
+from router.settings.explain import sentence, unknown
 from router.settings.keys import read_key_file
 from router.settings.model import Settings
-from router.settings.sources import Source, from_flags, read_environment, read_yaml
+from router.settings.sources import Source, from_flags, read_yaml
 from router.wire.hosts import is_loopback
 
 
@@ -55,6 +56,10 @@ def dump(settings: Settings) -> dict[str, Any]:
 
 
 def _validate(merged: dict[str, Any], sources: Sequence[Source]) -> Settings:
+    # Looked for here, as pydantic-settings would take a section in any case of letters.
+    for name in merged:
+        if name not in Settings.model_fields:
+            raise ConfigError(unknown((name,), sources))
     try:
         return Settings(**merged)
     except ValidationError as error:

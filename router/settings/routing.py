@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, SecretStr
 from kvindex.redis_address import parse_address
 from router.scheduling.config import SchedulingSettings
 from router.settings.section import Section
-from router.settings.words import Count, Seconds
+from router.settings.words import Count, CountOrZero, Seconds, SecondsOrZero
 
 
 def _redis_url(value: SecretStr) -> SecretStr:
@@ -29,7 +29,7 @@ class TokenizationSettings(Section):
     """Ask an engine's `/tokenize` when there is no local tokenizer."""
     estimate: bool = True
     """Estimate from the text when there is neither; labelled as such, never taken for exact."""
-    inline_max_bytes: int = Field(default=16384, ge=0)
+    inline_max_bytes: CountOrZero = 16384
     """Prompts up to this size are tokenized at once, larger ones in a worker."""
     workers: Count = 2
     """Worker threads for large prompts."""
@@ -94,14 +94,14 @@ class RetrySettings(Section):
     """Endpoints tried for one request, the first included."""
     on_status: tuple[Annotated[int, Field(ge=400, le=599)], ...] = (502, 503, 504)
     """Engine statuses that count as failed and go to the next endpoint."""
-    backoff_ms: float = Field(default=25.0, ge=0)
+    backoff_ms: SecondsOrZero = 25.0
     """Pause before the second attempt, doubled for each further one, with jitter."""
-    backoff_max_ms: float = Field(default=1000.0, ge=0)
+    backoff_max_ms: SecondsOrZero = 1000.0
     """Longest such pause."""
     within_s: Seconds = 60.0
     """No further attempt begins later than this after the request arrived."""
     budget_ratio: float = Field(default=0.2, ge=0, le=1)
     """Retries allowed for each request of the last 10 s, over `budget_reserve`; past both, the first failure is the
     client's answer: when everything fails, retries must not multiply the load."""
-    budget_reserve: int = Field(default=100, ge=0)
+    budget_reserve: CountOrZero = 100
     """Retries allowed in 10 s however few requests there are."""

@@ -12,7 +12,7 @@ class Section(BaseModel):
     """Frozen; unknown keys are refused, and refusals do not quote what was given.
 
     Strict: a truth value is no number, text is neither, 8000.0 is no whole number. Only the environment is text, and
-    `router.settings.sources` reads it as the key asks.
+    `router.settings.environment` reads it as the key asks.
     """
 
     model_config = ConfigDict(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 
 from router.settings.keys import ApiKeys, RateSettings
 from router.settings.section import Section
-from router.settings.words import Count, Networks, Port, Seconds, SecondsOrZero
+from router.settings.words import Count, Host, Networks, Port, Seconds, SecondsOrZero
+
+_FIELD_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
 
-def _lower(values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(value.strip().lower() for value in values)
+def _field_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(value.strip().lower() for value in values)
+    for name in names:
+        if not _FIELD_NAME.fullmatch(name):
+            raise ValueError(f"holds {name!r}, which is no header's name: write names like x-llm-d-inference-objective")
+    return names
 
 
 class ServerSettings(Section):
     """The side that clients see."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Address to listen on; `0.0.0.0` or `::` for every interface."""
     port: Port = 8000
     """Port to listen on."""
@@ -40,7 +47,7 @@ class ServerSettings(Section):
     admin_port: Port | None = None
     """A port of its own for `/debug/*`, `/admin/*` and `/metrics`, which leave the main one; `/health` and `/ready` are
     on both. Null: everything is on `port`."""
-    admin_host: str = "127.0.0.1"
+    admin_host: Host = "127.0.0.1"
     """Address of `admin_port`. One that is no loopback address needs `admin_keys`."""
     protect_metrics: bool = False
     """Ask for an admin key for `/metrics` too."""
@@ -94,7 +101,7 @@ class ServerSettings(Section):
     """Secret from which each tenant gets a `cache_salt` of its own, put into the bodies of generating requests: no
     tenant can tell by an answer's speed what another has asked, and none profits from another's cached prefixes. The
     same at every router over the same engines. Null: prefixes are shared."""
-    trusted_headers: Annotated[tuple[str, ...], AfterValidator(_lower)] = ()
+    trusted_headers: Annotated[tuple[str, ...], AfterValidator(_field_names)] = ()
     """Routing-control headers (`x-llm-d-*`, `x-gateway-*`, ...) that are read, and passed on to engines, whoever sends
     them; others are dropped, but for what trusted peers and keys may set."""
     trust_client_kv_transfer_params: bool = False

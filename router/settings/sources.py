@@ -1,32 +1,18 @@
-"""Where settings come from: a YAML file and the environment, as plain mappings that remember where each key stands."""
+"""Where settings come from: a YAML file and flags, as plain mappings that remember where each key stands."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource, SettingsError
 
 from router.errors import ConfigError
-from router.settings.model import Settings
+from router.settings.yaml_loader import PlainLoader
 
 KeyPath = tuple[str | int, ...]
-
-PREFIX = "KVROUTER_"
-CONFIG_VARIABLE = "KVROUTER_CONFIG"
-_NOT_SETTINGS = frozenset({CONFIG_VARIABLE, "KVROUTER_FIXTURES"})
-"""Names of ours that carry no key: the configuration file's path, and the folder of recordings of the tests."""
-
-_SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
-_SERVICE_LINK_PORT = re.compile(r"PORT$")
-"""Kubernetes puts these into every pod of a namespace that has a Service named kvrouter or kvrouter-something."""
 
 _PATH_KEYS = (
     ("server", "api_keys_file"),
@@ -50,19 +36,6 @@ class Source(NamedTuple):
     """Where a key of this source stands, for a sentence: ``local.yaml line 3``, ``KVROUTER_SERVER__PORT``."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice: PyYAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands twice", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(path: Path) -> Source:
     """The file's mapping. Paths in it are taken from its own folder. Raises `ConfigError`."""
     try:
@@ -74,7 +47,7 @@ def read_yaml(path: Path) -> Source:
     except UnicodeDecodeError:
         raise ConfigError(f"the configuration file {path} is not UTF-8 text: save it as UTF-8") from None
     try:
-        loader = _Loader(text)
+        loader = PlainLoader(text)
         try:
             node = loader.get_single_node()
             values = loader.construct_document(node) if node is not None else {}
@@ -103,43 +76,6 @@ def read_yaml(path: Path) -> Source:
     return Source(_anchored({k: v for k, v in values.items() if v is not None}, path.parent), place)
 
 
-def read_environment(environ: Mapping[str, str]) -> Source:
-    """The ``KVROUTER_...`` variables. Raises `ConfigError` for a name of that prefix that is no key of the tree."""
-    ours = {
-        name: value
-        for name, value in environ.items()
-        if name.upper().startswith(PREFIX) and not _is_foreign(name.upper(), value)
-    }
-    for name in ours:
-        section = name[len(PREFIX) :].lower().split("__")[0]
-        if section not in Settings.model_fields:
-            raise ConfigError(f"{name} (environment) is not a setting: {_near(name.upper())}")
-    source = _Environment(Settings)
-    source.env_vars = {
-        name.lower(): None if value.lower() == "null" else value for name, value in ours.items() if value != ""
-    }
-    try:
-        values = source()
-    except SettingsError as error:
-        key = str(error).split('"')[1] if '"' in str(error) else "one of them"
-        names = [name for name in ours if name.upper().startswith(f"{PREFIX}{key.upper()}")]
-        name = names[0] if names else f"{PREFIX}{key.upper()}"
-        raise ConfigError(
-            f"{name} (environment) is not valid JSON: write it as JSON or as a comma-separated list"
-        ) from None
-
-    def place(keys: KeyPath) -> str:
-        words = [str(key).upper() for key in keys]
-        for length in range(len(words), 0, -1):
-            name = PREFIX + "__".join(words[:length])
-            for ours_name in ours:
-                if ours_name.upper() == name:
-                    return f"environment variable {ours_name}"
-        return "environment"
-
-    return Source(values, place)
-
-
 def from_flags(flags: Mapping[str, Any]) -> Source:
     """Dotted key to value, as given on the command line."""
     values: dict[str, Any] = {}
@@ -150,45 +86,6 @@ def from_flags(flags: Mapping[str, Any]) -> Source:
             branch = branch.setdefault(section, {})
         branch[last] = value
     return Source(values, lambda keys: "command line")
-
-
-class _Environment(EnvSettingsSource):
-    """A list may be written with commas instead of as JSON."""
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
-            annotation = str(field.annotation) if field is not None else ""
-            if "tuple[" in annotation.lower():
-                parts = [part.strip() for part in value.split(",") if part.strip()]
-                return [int(part) if "[int" in annotation and part.isdecimal() else part for part in parts]
-            raise ValueError("neither JSON nor a list")
-        return super().decode_complex_value(field_name, field, value)
-
-
-def environment_names() -> list[str]:
-    """Every variable that sets one key or one section."""
-    return [f"{PREFIX}{'__'.join(keys).upper()}" for keys in _keys(Settings, ())]
-
-
-def _keys(model: type[BaseModel], above: tuple[str, ...]) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
-    for name, field in model.model_fields.items():
-        found.append((*above, name))
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found += _keys(field.annotation, (*above, name))
-    return found
-
-
-def _near(name: str) -> str:
-    # Compared without the prefix, which would make everything look alike.
-    close = get_close_matches(name.removeprefix(PREFIX), [key.removeprefix(PREFIX) for key in environment_names()], n=1)
-    return f"did you mean {PREFIX}{close[0]}?" if close else "unset it, or name a key like KVROUTER_SERVER__PORT"
-
-
-def _is_foreign(name: str, value: str) -> bool:
-    if name in _NOT_SETTINGS or _SERVICE_LINK.search(name):
-        return True
-    return bool(_SERVICE_LINK_PORT.search(name)) and value.startswith(("tcp://", "udp://", "sctp://"))
 
 
 def _line(node: yaml.Node | None, keys: KeyPath) -> int:

@@ -6,16 +6,23 @@ Validators raise ValueError with what the value must be; `router.settings.explai
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
-from typing import Annotated
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Strict
+from pydantic_core import PydanticCustomError
 
 from router.core import Role
 
-Seconds = Annotated[float, Field(gt=0)]
-SecondsOrZero = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+MOST_S = 31_536_000
+"""A year: longer times are mistakes, and clocks and timers need not take them."""
+MOST = 2**53
+"""Of anything that is counted."""
+
+Seconds = Annotated[float, Field(ge=0.001, le=MOST_S)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=MOST_S)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 RoleName = Annotated[Role, Strict(False)]
 """Written as text, which strict validation would not take for a member."""
@@ -51,6 +58,34 @@ def _host_port(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    if not value:
+        raise ValueError("is empty: give the address to listen on, like 127.0.0.1, or 0.0.0.0 for every interface")
+    if not value.isprintable() or any(sign in value for sign in " /[]"):
+        raise ValueError("must be one address or host name without a port, like 127.0.0.1, ::1 or 0.0.0.0")
+    return value
+
+
+def _never(value: Any) -> Any:
+    """0 equals false, and is none."""
+    if value is not False:
+        raise PydanticCustomError("literal_error", "false", {"expected": "false"})
+    return value
+
+
+def each_once(member: str) -> AfterValidator:
+    """For a list of sections: no two with the same `member`."""
+
+    def check(sections: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = [getattr(section, member) for section in sections]
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"holds {member} {value} twice: keep one of them")
+        return sections
+
+    return AfterValidator(check)
+
+
 def _zmq_endpoint(value: str) -> str:
     if not value.startswith(("tcp://", "ipc://")):
         raise ValueError("must be a ZMQ address like tcp://10.0.0.5:5557")
@@ -68,6 +103,9 @@ def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
 
 EngineUrl = Annotated[str, AfterValidator(engine_url)]
 ZmqEndpoint = Annotated[str, AfterValidator(_zmq_endpoint)]
+Host = Annotated[str, AfterValidator(_host)]
+Never = Annotated[Literal[False], BeforeValidator(_never)]
+"""False, where something else may be given."""
 HostPort = Annotated[str, AfterValidator(_host_port)]
 Networks = Annotated[tuple[str, ...], AfterValidator(_networks)]
 

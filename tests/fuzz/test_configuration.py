@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from router.errors import ConfigError
 from router.preflight import preflight
 from router.settings import Settings, load
-from router.settings.sources import environment_names
+from router.settings.environment import environment_names
 from tests.support.fuzz import share
 
 
