@@ -43,39 +43,32 @@ _SCRIPT = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local ttl, position, length, keep = tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%d ', now) .. ARGV[2])
-redis.call('PEXPIRE', KEYS[1], ttl)
-local others = {}
-local all = redis.call('HGETALL', KEYS[1])
-for i = 1, #all, 2 do
-  if all[i] ~= ARGV[1] then
-    local space = string.find(all[i + 1], ' ', 1, true)
-    if now - tonumber(string.sub(all[i + 1], 1, space - 1)) > ttl then
-      redis.call('HDEL', KEYS[1], all[i])
-    else
-      others[#others + 1] = string.sub(all[i + 1], space + 1)
-    end
+local function pin(key, what)
+  if what == '' then
+    redis.call('HDEL', key, ARGV[1])
+  else
+    redis.call('HSET', key, ARGV[1], string.format('%d ', now) .. what)
+    redis.call('PEXPIRE', key, ttl)
   end
 end
-if ARGV[8] == '' then
-  redis.call('HDEL', KEYS[3], ARGV[1])
-else
-  redis.call('HSET', KEYS[3], ARGV[1], string.format('%d ', now) .. ARGV[8])
-  redis.call('PEXPIRE', KEYS[3], ttl)
-end
-local notes = {}
-local pinned = redis.call('HGETALL', KEYS[3])
-for i = 1, #pinned, 2 do
-  if pinned[i] ~= ARGV[1] then
-    local space = string.find(pinned[i + 1], ' ', 1, true)
-    if now - tonumber(string.sub(pinned[i + 1], 1, space - 1)) > ttl then
-      redis.call('HDEL', KEYS[3], pinned[i])
-    else
-      notes[#notes + 1] = pinned[i]
-      notes[#notes + 1] = string.sub(pinned[i + 1], space + 1)
+local function of_others(key)
+  local found = {}
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    if all[i] ~= ARGV[1] then
+      local space = string.find(all[i + 1], ' ', 1, true)
+      if now - tonumber(string.sub(all[i + 1], 1, space - 1)) > ttl then
+        redis.call('HDEL', key, all[i])
+      else
+        found[#found + 1] = all[i]
+        found[#found + 1] = string.sub(all[i + 1], space + 1)
+      end
     end
   end
+  return found
 end
+pin(KEYS[1], ARGV[2])
+pin(KEYS[3], ARGV[8])
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local last = newest[1] and newest[1][1] or '0-0'
 local found = {}
@@ -89,7 +82,7 @@ if #ARGV > 8 then
   redis.call('XTRIM', KEYS[2], 'MINID', '~', string.format('%d', now - keep))
   redis.call('PEXPIRE', KEYS[2], keep)
 end
-return {now, last, others, found, notes}
+return {now, last, of_others(KEYS[1]), found, of_others(KEYS[3])}
 """
 
 
@@ -230,7 +223,7 @@ class RedisBoard:
             self._queued_keys += size
             raise
         self._told = (own, note)
-        self._take_load(others)
+        self._take_load(others[1::2])
         self._take_notes(notes)
         self._take_dispatches(int(now_ms), last, found)
 
