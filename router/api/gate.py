@@ -6,13 +6,15 @@ none         the clients' too, on loopback     whoever may use the router: with 
 none         administration's own, loopback    everybody on this host
 none         any other                         nobody
 
-Where no key is asked for, a browser on this host is kept from being used by a page that it shows: such requests name a
-page's origin, or a host that is no loopback address (DNS rebinding).
+Without admin keys the listener's address is all that tells who asks. So a request that says it came through a proxy is
+refused: a proxy on this host brings the whole world to a loopback address. And where no key is asked for at all, a
+browser on this host is kept from being used by a page that it shows: such requests name a page's origin, or a host that
+is no loopback address (DNS rebinding).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from router.api.keys import NOBODY, Key, KeyRing
@@ -39,7 +41,7 @@ class Gate:
         self._loopback = loopback
         self._surface = surface
 
-    def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> Key:
+    def admit(self, headers: Collection[tuple[bytes, bytes]]) -> Key:
         """Who it is. Raises `Unauthorized` and `Forbidden`."""
         if not self.admins.open:
             return self.admins.authorize(headers)
@@ -48,6 +50,7 @@ class Gate:
                 "This needs an admin key, and the router has none: give it one with server.admin_keys, or bind it to a "
                 "loopback address."
             )
+        _refuse_proxied(headers)
         clients = self._clients()
         if self._surface is not Surface.ADMINISTRATION and not clients.open:
             return clients.authorize(headers)
@@ -55,7 +58,15 @@ class Gate:
         return NOBODY
 
 
-def _refuse_pages(headers: Iterable[tuple[bytes, bytes]]) -> None:
+_OF_PROXIES = frozenset((b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"))
+
+
+def _refuse_proxied(headers: Collection[tuple[bytes, bytes]]) -> None:
+    if any(name in _OF_PROXIES for name, _ in headers):
+        raise Forbidden("Through a proxy this needs an admin key: give the router one with server.admin_keys.")
+
+
+def _refuse_pages(headers: Collection[tuple[bytes, bytes]]) -> None:
     for name, value in headers:
         if name == b"origin":
             raise Forbidden("A web page may not ask for this without an admin key (server.admin_keys).")

@@ -133,7 +133,8 @@ def read_key_file(path: Path, setting: str) -> list[ApiKeySettings]:
     of words has commas. Raises `ConfigError`, for a file without keys too: it would leave the router open.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Some editors put a byte order mark at the beginning, which would become part of the first key.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(

@@ -348,6 +348,11 @@ redis: {url: "redis://:s3cret-4@h/0"}
 
 
 class TestFiles:
+    def test_a_byte_order_mark_is_no_part_of_the_first_key(self, folder: Path) -> None:
+        (folder / "keys").write_bytes(b"\xef\xbb\xbfk1\r\nk2\r\n")
+        settings = from_text(folder, yaml.safe_dump(ONE | {"server": {"api_keys_file": "keys"}}))
+        assert [key.digest for key in settings.server.api_keys] == [digest("k1"), digest("k2")]
+
     def test_a_key_file_adds_to_the_keys(self, folder: Path) -> None:
         (folder / "keys").write_text("# ours\nk1\n\n k2 \nk0\n", encoding="utf-8")
         settings = from_text(folder, yaml.safe_dump(ONE | {"server": {"api_keys": ["k0"], "api_keys_file": "keys"}}))

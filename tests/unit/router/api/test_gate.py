@@ -60,6 +60,17 @@ def test_a_loopback_listener_of_its_own_asks_for_no_key() -> None:
     gate(clients=ring("client"), surface=Surface.ADMINISTRATION).admit([HOST])
 
 
+@pytest.mark.parametrize("name", [b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip", b"x-forwarded-host"])
+@pytest.mark.parametrize("surface", [Surface.ALL, Surface.ADMINISTRATION])
+def test_through_a_proxy_on_this_host_an_admin_key_is_needed(name: bytes, surface: Surface) -> None:
+    through = (name, b"203.0.113.7")
+    with pytest.raises(Forbidden):
+        gate(surface=surface).admit([HOST, through])
+    with pytest.raises(Forbidden):
+        gate(clients=ring("client"), surface=surface).admit([HOST, through, bearer("client")])
+    assert gate(ring("root"), surface=surface).admit([HOST, through, bearer("root")]).name == "root"
+
+
 @pytest.mark.parametrize(
     "field",
     [
