@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from router.core import NO_INFLIGHT, EndpointState, EngineEstimate, Inflight, Role
+from router.core import EndpointState, EngineEstimate, Inflight, Role
 from router.flowcontrol.entries import Lane
 from router.flowcontrol.saturation import Detector, Seen
-from router.inflight import InflightTracker
+from router.inflight import InflightTracker, summed
 from router.ports import SharedLoad
 
 _PREFILL, _DECODE = Role.PREFILL, Role.DECODE
@@ -36,11 +36,11 @@ class Gauge:
         name = state.endpoint.id
         own = self._inflight.get(name)
         others = self._shared.others().get(name)
-        load = own if others is None else _sum(own, others)
+        load = own if others is None else summed(own, others)
         if self.held.busy:
-            load = _sum(load, self.held.get(name))
+            load = summed(load, self.held.get(name))
         if spare:
-            load = _sum(load, Inflight(spare))
+            load = summed(load, Inflight(spare))
         saturation = self.detector.saturation(Seen(state, load, None, now))
         if saturation < 1.0:
             return saturation
@@ -88,9 +88,3 @@ class Room:
         if known is None:
             known = self._known[key] = self._gauge.saturation(state, self._now, spare) < 1.0
         return known
-
-
-def _sum(one: Inflight, other: Inflight) -> Inflight:
-    if one is NO_INFLIGHT:
-        return other
-    return Inflight(one.requests + other.requests, one.prefill_tokens + other.prefill_tokens, one.tokens + other.tokens)
