@@ -19,6 +19,8 @@ from loadtest.chaos.cast import Actor, Cast, Engine
 
 _HURT_AT_ONCE = 2
 _BACK_WITHIN_S = 90.0
+_LONG_LIFE = 5
+"""Restarts of routers from one of the second router's to the next."""
 Hurting = Callable[[httpx.AsyncClient, Engine, random.Random], Awaitable[None]]
 
 
@@ -164,13 +166,15 @@ class Chaos:
             del self.hurt["redis"]
 
     async def _routers(self, end: float) -> None:
+        """One again and again, the other every fifth time: it lives long enough for its memory to be judged."""
+        often, seldom = self._cast.routers
         turn = 0
         while True:
             await asyncio.sleep(self._rng.uniform(12, 20))
             if time.monotonic() > end:
                 return
-            router = self._cast.routers[turn % len(self._cast.routers)]
             turn += 1
+            router = often if turn % _LONG_LIFE else seldom
             self.done["router restarted"] += 1
             self.hurt[router.name] = "restarting"
             router.signal(signal.SIGTERM)

@@ -11,6 +11,8 @@ from loadtest.chaos.client import Outcome
 
 _GROWTH_BYTES = 24 * 1024 * 1024
 """By which a router's memory may rise within its life and still count as flat."""
+_MEASURED_FROM_S = 100.0
+"""A run as long as this has a router in it that lived long enough for its memory to be judged."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             for name, (seconds, growth) in self.grown_bytes.items()
             if growth > _GROWTH_BYTES
         ]
+        if not self.grown_bytes and self.seconds >= _MEASURED_FROM_S:
+            found.append("no router lived long enough for its memory to be judged")
         if not self.outcomes.get(Outcome.COMPLETE):
             found.append("nothing was served at all")
         return found

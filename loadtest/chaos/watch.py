@@ -16,7 +16,7 @@ _SAMPLE_S = 2.0
 _WARM_S = 20.0
 """A process that has just started grows into its work."""
 _LEAST_S = 30.0
-"""Of a process's life that says something of its slope."""
+"""Of a process's life, after the warm-up, that says something of its slope."""
 
 
 class Sample(NamedTuple):

@@ -45,6 +45,12 @@ def test_each_broken_promise_is_said() -> None:
     ]
 
 
+def test_a_run_in_which_no_memory_was_measured_says_so_unless_it_was_a_short_one() -> None:
+    unmeasured = msgspec.structs.replace(GOOD, grown_bytes={})
+    assert unmeasured.broken() == ["no router lived long enough for its memory to be judged"]
+    assert msgspec.structs.replace(unmeasured, seconds=30.0).broken() == []
+
+
 def test_growth_is_that_of_the_later_half_over_the_earlier_after_the_warm_up() -> None:
     life = [Sample(float(at), 10**8 if at < 20 else 2 * 10**8 + at * 1000) for at in range(0, 100, 2)]
     found = grown(life)
