@@ -13,12 +13,14 @@ from router.holders import ResponseHolders
 from router.inflight import Lease
 from router.observability.events import FirstToken, Observer, Outcome
 from router.opening import Opening
-from router.ports import Clock, Reply, UpstreamAborted, UpstreamError, UpstreamResponse
+from router.ports import Clock, Reply, UpstreamAborted, UpstreamBroken, UpstreamError, UpstreamResponse
 from router.scheduling.cost import predicted_s
 from router.scheduling.explanation import short_form
 from router.trip import Trip
+from router.wire.continued import Continued, ending
 from router.wire.headers import response_headers
-from router.wire.sse import Scanner, before_abort
+from router.wire.sse import Scanner, StreamScanner, before_abort
+from router.wire.transcript import Transcript
 from router.wire.usage_stripper import UsageStripper
 
 _RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,123})"')
@@ -43,6 +45,8 @@ class Answer(NamedTuple):
     content_type: bytes
     scanner: Scanner
     opening: Opening
+    transcript: Transcript | None = None
+    """Kept of an answer that another engine may go on with."""
 
 
 class Answering:
@@ -63,7 +67,8 @@ class Answering:
             trip.matched_tokens = attempt.candidate.matched_tokens(prompt)
         strips = attempt.injected and answer.content_type.startswith(b"text/event-stream")
         stripper = UsageStripper() if strips else None
-        headers = response_headers(response.headers, keep_length=stripper is None)
+        transcript = answer.transcript
+        headers = response_headers(response.headers, keep_length=stripper is None and transcript is None)
         if self._explains:
             headers += _explaining(trip)
         await reply.start(response.status, headers)
@@ -75,7 +80,7 @@ class Answering:
         except UpstreamError:
             trip.outcome = Outcome.CUT
             raise
-        await reply.end(stripper.end() if stripper is not None else b"")
+        await reply.end(_rest(transcript, stripper))
         trip.output_tokens = found.output_tokens or None
         if found.usage is not None:
             trip.prompt_tokens, trip.cached_tokens = found.usage.prompt_tokens, found.usage.cached_tokens
@@ -92,7 +97,7 @@ class Answering:
         stripper: UsageStripper | None,
         reply: Reply,
     ) -> None:
-        response, scanner, opening = answer.response, answer.scanner, answer.opening
+        response, scanner, opening, transcript = answer.response, answer.scanner, answer.opening, answer.transcript
         take, read, send, feed = response.read_nowait, response.read, reply.send, scanner.feed
         head_of_responses = trip.request.api is Api.RESPONSES
         chunk, content = opening.data, opening.content
@@ -106,18 +111,81 @@ class Answering:
                 self._holders.put(found.group(1).decode("ascii"), attempt.candidate.id)
             if scanner.aborted:
                 chunk = before_abort(chunk)
+            if transcript is not None:
+                chunk = transcript.feed(chunk)
             if stripper is not None:
                 chunk = stripper.feed(chunk)
             if chunk:
                 await send(chunk)
             if scanner.aborted:
                 break
+            if transcript is not None and transcript.failed:
+                raise UpstreamBroken("the engine reported a failure inside its answer")
             if chunk := take() or await read():
                 content = feed(chunk)
         trip.last_byte_at = self._clock()
 
+    async def go_on(
+        self,
+        trip: Trip,
+        attempt: Attempt,
+        response: UpstreamResponse,
+        opening: Opening,
+        transcript: Transcript,
+        reply: Reply,
+    ) -> None:
+        """Gives what the next engine says as the rest of the answer that `transcript` has the beginning of.
+
+        Raises `UpstreamError` when it breaks off as well.
+        """
+        continued, scanner = Continued(transcript), StreamScanner(trip.request.api)
+        stripper = UsageStripper() if attempt.injected else None
+        begun = False
+        chunk = opening.data
+        while chunk := chunk or response.read_nowait() or await response.read():
+            told, chunk = continued.feed(chunk), b""
+            if scanner.feed(told) and not begun:
+                begun = True
+                self._first_token(trip, attempt)
+            if stripper is not None:
+                told = stripper.feed(told)
+            if told:
+                await reply.send(told)
+            if continued.failed:
+                raise UpstreamBroken("the engine that went on with an answer failed too")
+        if not transcript.finished:
+            raise UpstreamBroken("the engine that went on with an answer ended before it did")
+        await self._ended(trip, scanner, transcript, stripper, b"", reply)
+
+    async def finish(self, trip: Trip, attempt: Attempt, transcript: Transcript, reply: Reply) -> None:
+        """Says what was still to be said of an answer that broke off behind its last token."""
+        scanner = StreamScanner(trip.request.api)
+        told = ending(transcript)
+        scanner.feed(told)
+        await self._ended(trip, scanner, transcript, UsageStripper() if attempt.injected else None, told, reply)
+
+    async def _ended(
+        self,
+        trip: Trip,
+        scanner: Scanner,
+        transcript: Transcript,
+        stripper: UsageStripper | None,
+        last: bytes,
+        reply: Reply,
+    ) -> None:
+        trip.last_byte_at = self._clock()
+        await reply.end(last if stripper is None else stripper.feed(last) + stripper.end())
+        usage = scanner.result().usage
+        trip.output_tokens = transcript.produced
+        trip.prompt_tokens = transcript.prompt_tokens or trip.prompt_tokens
+        if usage is not None:
+            trip.cached_tokens = usage.cached_tokens
+        trip.outcome = Outcome.OK
+
     def _first_token(self, trip: Trip, attempt: Attempt) -> None:
-        trip.first_token_at = now = self._clock()
+        now = self._clock()
+        if trip.first_token_at is None:
+            trip.first_token_at = now
         attempt.lease.first_token()
         self._observer.on_first_token(
             FirstToken(
@@ -130,6 +198,12 @@ class Answering:
                 ),
             )
         )
+
+
+def _rest(transcript: Transcript | None, stripper: UsageStripper | None) -> bytes:
+    """What was held back when the answer had come to its end."""
+    rest = b"" if transcript is None else transcript.end()
+    return rest if stripper is None else stripper.feed(rest) + stripper.end()
 
 
 def _explaining(trip: Trip) -> list[tuple[bytes, bytes]]:

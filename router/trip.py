@@ -14,6 +14,7 @@ class Trip:
     __slots__ = (
         "attempts",
         "cached_tokens",
+        "continued",
         "decide_s",
         "decision",
         "endpoint_id",
@@ -42,6 +43,8 @@ class Trip:
         self.endpoint_id: str | None = None
         self.prefill_endpoint_id: str | None = None
         self.attempts = 0
+        self.continued = 0
+        """Times that another engine went on with the answer."""
         self.matched_tokens: int | None = None
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
@@ -85,6 +88,7 @@ class Trip:
             endpoint_id=self.endpoint_id,
             prefill_endpoint_id=self.prefill_endpoint_id,
             attempts=self.attempts,
+            continued=self.continued,
             token_source=prompt.source if prompt is not None else TokenSource.NONE,
             prompt_tokens=prompt_tokens,
             matched_tokens=self.matched_tokens,

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 EXACT_LIMIT = 512
+_BEGUN_LIMIT = 512
+"""Tokens of an answer that a prompt may end with and be gone on with."""
 
 
 class WordList(msgspec.Struct, frozen=True):
@@ -24,6 +26,14 @@ class WordList(msgspec.Struct, frozen=True):
     openers: Sequence[int]
     words: Sequence[int]
     stops: Sequence[int]
+    opening: frozenset[int] = frozenset()
+    """`openers`, to be looked for."""
+    inner: frozenset[int] = frozenset()
+    """`words` and `stops`, to be looked for."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "opening", frozenset(self.openers))
+        msgspec.structs.force_setattr(self, "inner", frozenset((*self.words, *self.stops)))
 
 
 def make_rng(seed: int, prompt: Sequence[int], salt: str) -> random.Random:
@@ -56,6 +66,11 @@ class Prose:
         self.natural_length = max(1, round(mean * rng.uniform(0.5, 1.5)))
         self._rng = rng
 
+    @property
+    def opener(self) -> int:
+        """Its first token."""
+        return self._opener
+
     def write(self, count: int) -> list[int]:
         """Its first `count` tokens; call it once."""
         ids = self._rng.choices(self._words.words, k=count)
@@ -66,6 +81,22 @@ class Prose:
             ids[position] = rng.choice(self._words.stops)
             position += rng.randint(6, 14)
         return ids
+
+
+def begun(seed: int, prompt: Sequence[int], salt: str, words: WordList, mean: int) -> int:
+    """How many of the prompt's last tokens are the beginning of the answer to those before them; 0: none are.
+
+    A language model goes on with what it has said itself as if it had not been interrupted, and so does this one.
+    """
+    for count in range(1, min(len(prompt) - 1, _BEGUN_LIMIT) + 1):
+        token = prompt[-count]
+        if token in words.opening:
+            prose = Prose(make_rng(seed, prompt[:-count], salt), words, mean)
+            if prose.opener == token and prose.write(count) == list(prompt[-count:]):
+                return count
+        if token not in words.inner:
+            break
+    return 0
 
 
 def json_value(rng: random.Random, schema: Any, depth: int = 0) -> Any:

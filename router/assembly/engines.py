@@ -123,4 +123,5 @@ def leg_settings(settings: Settings) -> LegSettings:
         retry_within_s=retries.within_s,
         response_headers=settings.server.response_headers,
         inject_stream_usage=settings.usage.inject_stream_usage,
+        continue_streams=retries.continue_streams,
     )

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from router.answering import Answer, Answering, Attempt
 from router.core import Api, Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
 from router.errors import UpstreamFailed
+from router.legs.continuing import Continuing
 from router.legs.dispatch import Dispatch
-from router.legs.failures import Busy, HandOffFailed, no_answer
+from router.legs.failures import Busy, HandOffFailed, Interrupted, no_answer
 from router.legs.hand_off import HandOff
 from router.legs.retries import Retries
 from router.legs.settings import LegSettings
@@ -31,8 +32,10 @@ from router.ports import (
     UpstreamSilent,
 )
 from router.trip import Trip
+from router.wire.continuable import Terms
 from router.wire.kv_transfer import ask_for_usage, decode_leg_body
-from router.wire.sse import scanner_for
+from router.wire.sse import StreamScanner, scanner_for
+from router.wire.transcript import Transcript
 
 Newcomers = Callable[[Collection[str]], Sequence[Candidate]]
 """Endpoint ids that were asked already -> the others that could decode now, best first: those away at the decision."""
@@ -51,13 +54,31 @@ class _Remain(NamedTuple):
     newcomers: Callable[[], Sequence[Candidate]]
 
 
+class _Asked(NamedTuple):
+    """What an endpoint is asked for."""
+
+    prompt: TokenizedPrompt
+    body: bytes
+    """As it goes to an engine that prefills by itself."""
+    hand_off: HandOff | None
+    terms: Terms | None
+    """By which another engine may go on with the answer; None: none may."""
+
+
 class DecodeLeg:
     def __init__(
-        self, dispatch: Dispatch, retries: Retries, answering: Answering, clock: Clock, settings: LegSettings
+        self,
+        dispatch: Dispatch,
+        retries: Retries,
+        answering: Answering,
+        continuing: Continuing,
+        clock: Clock,
+        settings: LegSettings,
     ) -> None:
         self._dispatch = dispatch
         self._retries = retries
         self._answering = answering
+        self._continuing = continuing
         self._clock = clock
         self._settings = settings
 
@@ -80,6 +101,8 @@ class DecodeLeg:
         injected = self._injects(request)
         if injected:
             plain = ask_for_usage(plain)
+        terms = self._continuing.terms(request, plain)
+        plain = self._continuing.prepared(plain, terms)
         self._retries.begin()
         tried: set[str] = set()
         left = list(decision.decode)
@@ -101,10 +124,14 @@ class DecodeLeg:
             attempt = Attempt(candidate, lease, self._clock(), injected, prefills)
             try:
                 self._dispatch.dispatched(request, Leg.DECODE, candidate, prompt, trip.attempts - 1, prefills=prefills)
-                failure = await self._attempt(trip, attempt, prompt, plain, hand_off, remain, reply)
+                failure = await self._attempt(trip, attempt, _Asked(prompt, plain, hand_off, terms), remain, reply)
             finally:
                 lease.release()
             if failure is None:
+                return
+            if isinstance(failure, Interrupted):
+                others = partial(self._others, request, newcomers, tried)
+                await self._continuing.run(trip, prompt, failure, left, others, tried, reply)
                 return
             if hand_off is not None and not isinstance(failure, UpstreamRefused | Busy):
                 hand_off = None
@@ -158,18 +185,17 @@ class DecodeLeg:
         self,
         trip: Trip,
         attempt: Attempt,
-        prompt: TokenizedPrompt,
-        plain: bytes,
-        hand_off: HandOff | None,
+        asked: _Asked,
         remain: _Remain,
         reply: Reply,
     ) -> UpstreamError | None:
         """One endpoint asked. None: the client has its answer; else why not, and nothing has gone to the client."""
         request, candidate = trip.request, attempt.candidate
-        body, relies_on = plain, None
-        if hand_off is not None:
-            body = decode_leg_body(plain, hand_off.params)
-            relies_on = Reliance(hand_off.holder.url, partial(self._dispatch.waits_for_kv, request, candidate, prompt))
+        body, relies_on = asked.body, None
+        if (hand_off := asked.hand_off) is not None:
+            body = decode_leg_body(body, hand_off.params)
+            waits = partial(self._dispatch.waits_for_kv, request, candidate, asked.prompt)
+            relies_on = Reliance(hand_off.holder.url, waits)
         try:
             response = await self._dispatch.open(
                 request, candidate, body, self._settings.first_byte_timeout_s, relies_on
@@ -199,8 +225,10 @@ class DecodeLeg:
                 return aborted
             if opening.failure == "empty" or (opening.failure is not None and self._may_go_on(request, remain)):
                 return self._passed_over(request, candidate, opening.failure)
-            await self._answer(trip, attempt, prompt, Answer(response, content_type, scanner, opening), reply)
-            return None
+            keeps = asked.terms is not None and response.status == 200 and isinstance(scanner, StreamScanner)
+            transcript = Transcript(asked.terms) if asked.terms is not None and keeps else None
+            answer = Answer(response, content_type, scanner, opening, transcript)
+            return await self._answer(trip, attempt, asked.prompt, answer, reply)
         finally:
             await response.close()
 
@@ -215,11 +243,14 @@ class DecodeLeg:
 
     async def _answer(
         self, trip: Trip, attempt: Attempt, prompt: TokenizedPrompt, answer: Answer, reply: Reply
-    ) -> None:
+    ) -> Interrupted | None:
         if answer.response.status < 500:
             self._dispatch.succeeded(attempt.candidate)
         try:
             await self._answering.give(trip, attempt, prompt, answer, reply)
         except UpstreamError as error:
             self._dispatch.failed(trip.request, Leg.DECODE, attempt.candidate, error)
+            if answer.transcript is not None and answer.transcript.resumable:
+                return Interrupted(attempt, answer.transcript)
             raise UpstreamFailed("The engine's answer broke off before its end.") from None
+        return None

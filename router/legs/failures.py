@@ -1,7 +1,8 @@
-"""What the client is told when every attempt failed, and two ways to fail that only the decode leg knows. PURE."""
+"""What the client is told when every attempt failed, and three ways to fail that only the decode leg knows."""
 
 from __future__ import annotations
 
+from router.answering import Attempt
 from router.errors import NoEndpoint, RouterError, UpstreamFailed, UpstreamTimeout
 from router.ports import (
     UpstreamAbandoned,
@@ -11,6 +12,16 @@ from router.ports import (
     UpstreamRefused,
     UpstreamSilent,
 )
+from router.wire.transcript import Transcript
+
+
+class Interrupted(UpstreamBroken):
+    """The answer broke off after its beginning had gone to the client, and another engine may go on with it."""
+
+    def __init__(self, attempt: Attempt, transcript: Transcript) -> None:
+        super().__init__("the answer broke off")
+        self.attempt = attempt
+        self.transcript = transcript
 
 
 class Busy(UpstreamBroken):

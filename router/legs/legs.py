@@ -7,6 +7,7 @@ import random
 from router.answering import Answering
 from router.holders import ResponseHolders
 from router.inflight import InflightTracker
+from router.legs.continuing import Continuing
 from router.legs.decode import DecodeLeg
 from router.legs.dispatch import Dispatch
 from router.legs.prefill import PrefillLeg
@@ -39,5 +40,6 @@ class Legs:
         retries = Retries(budget, settings, clock=clock, rng=rng)
         answering = Answering(observer, holders, clock, explains=settings.response_headers)
         self.prefill = PrefillLeg(dispatch, retries, observer, clock, settings)
-        self.decode = DecodeLeg(dispatch, retries, answering, clock, settings)
+        continuing = Continuing(dispatch, retries, answering, clock, settings)
+        self.decode = DecodeLeg(dispatch, retries, answering, continuing, clock, settings)
         self.stored = StoredResponses(dispatch, settings)

@@ -28,6 +28,11 @@ class Retries:
         now = self._clock()
         return now < self.until(request) and self._budget.allows(now)
 
+    def may_continue(self, request: InferenceRequest) -> bool:
+        """The same for an answer that broke off: however long ago it began."""
+        now = self._clock()
+        return (request.deadline_at is None or now < request.deadline_at) and self._budget.allows(now)
+
     def until(self, request: InferenceRequest) -> float:
         """When the time for further attempts is over."""
         until = request.arrived_at + self._settings.retry_within_s

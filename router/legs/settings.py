@@ -23,3 +23,5 @@ class LegSettings(msgspec.Struct, frozen=True, kw_only=True):
     response_headers: bool = True
     """``x-kvrouter-*`` on answers."""
     inject_stream_usage: bool = False
+    continue_streams: bool = False
+    """Streams that break off are gone on with elsewhere, where that is exact."""

@@ -102,6 +102,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     itl_s: float | None
     """Mean time between tokens after the first."""
     e2e_s: float
+    continued: int = 0
+    """Times that another engine went on with the answer after it had broken off."""
 
 
 class Observer(Protocol):

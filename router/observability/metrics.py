@@ -130,6 +130,12 @@ class Metrics:
         self._leg_failures = Counter(
             "kvrouter_upstream_errors", "Attempts that led to no answer", ["endpoint", "leg", "kind"], registry=registry
         )
+        self._continuations = Counter(
+            "kvrouter_continuations",
+            "Times that another engine went on with a broken stream, by how the request ended",
+            ["outcome"],
+            registry=registry,
+        )
 
     def watch(self, sources: Sources) -> None:
         """Reads `sources` at every scrape from now on."""
@@ -182,6 +188,8 @@ class Metrics:
                 self._cached_tokens.inc(event.cached_tokens)
         if event.output_tokens:
             self._output_tokens.inc(event.output_tokens)
+        if event.continued:
+            self._continuations.labels(event.outcome.value).inc(event.continued)
 
 
 class _Parts(Collector):

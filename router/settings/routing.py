@@ -105,3 +105,7 @@ class RetrySettings(Section):
     client's answer: when everything fails, retries must not multiply the load."""
     budget_reserve: CountOrZero = 100
     """Retries allowed in 10 s however few requests there are."""
+    continue_streams: bool = False
+    """Let another engine go on with a stream that broke off after its beginning, where it can do so exactly from the
+    tokens that the client has (`docs/operations.md`). Engines are then asked for token ids (`return_token_ids`), which
+    are taken out of the stream again."""

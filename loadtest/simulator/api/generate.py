@@ -17,7 +17,7 @@ from loadtest.simulator.api.params import Sampling, invalid
 from loadtest.simulator.driver import EngineDied, RankDriver, Stream
 from loadtest.simulator.engine import Phase, Request
 from loadtest.simulator.node import Busy, SimEngine, fresh_id
-from loadtest.simulator.sampler import Prose, answer_length, json_value, make_rng
+from loadtest.simulator.sampler import Prose, answer_length, begun, json_value, make_rng
 from loadtest.simulator.text import SimTokenizer
 from loadtest.simulator.transfer import FatalParams, HandOff, IncompleteParams, parse, wants_remote_decode
 
@@ -129,13 +129,15 @@ def check_prompt(engine: SimEngine, prompt: Sequence[int]) -> None:
 
 
 def plan_text(engine: SimEngine, prompt: Sequence[int], sampling: Sampling, index: int) -> Plan:
-    """Plain prose as long as the request wants it."""
-    rng = make_rng(engine.config.seed, prompt, f"{sampling.seed}:{index}")
-    prose = Prose(rng, engine.tokenizer.words, engine.config.mean_output_tokens)
-    natural = max(prose.natural_length, sampling.min_tokens)
+    """Plain prose as long as the request wants it; a prompt that ends inside such an answer is gone on with."""
+    seed, salt, words = engine.config.seed, f"{sampling.seed}:{index}", engine.tokenizer.words
+    said = begun(seed, prompt, salt, words, engine.config.mean_output_tokens)
+    rng = make_rng(seed, prompt[: len(prompt) - said], salt)
+    prose = Prose(rng, words, engine.config.mean_output_tokens)
+    natural = max(prose.natural_length - said, sampling.min_tokens, 1)
     room = engine.max_model_len - len(prompt)
     count, ends = answer_length(sampling.max_tokens, room, natural, exact=sampling.ignore_eos)
-    ids = prose.write(count)
+    ids = prose.write(said + count)[said:]
     return cut_at_stop(engine.tokenizer, Plan(ids, "stop" if ends else "length"), sampling)
 
 

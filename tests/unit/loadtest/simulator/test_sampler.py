@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.simulator.sampler import EXACT_LIMIT, Prose, answer_length, json_value, make_rng
+from loadtest.simulator.sampler import EXACT_LIMIT, Prose, answer_length, begun, json_value, make_rng
 from tests.support.simulator import tokenizer
 
 TOKENIZER = tokenizer()
@@ -22,6 +22,14 @@ def test_equal_seeds_and_prompts_give_equal_answers_and_shorter_ones_are_prefixe
     seed: int, prompt: list[int], count: int
 ) -> None:
     assert prose(seed, prompt, count + 1)[:count] == prose(seed, prompt, count)
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 6000), min_size=1, max_size=20), st.integers(1, 200))
+def test_a_prompt_that_ends_inside_an_answer_is_known_for_one(seed: int, prompt: list[int], count: int) -> None:
+    said = prose(seed, prompt, count)
+    assert begun(seed, [*prompt, *said], "", TOKENIZER.words, 96) == count
+    assert begun(seed + 1, [*prompt, *said], "", TOKENIZER.words, 96) == 0
+    assert begun(seed, [*prompt, *said, 0], "", TOKENIZER.words, 96) == 0
 
 
 def test_other_seeds_prompts_and_choices_give_other_answers() -> None:
