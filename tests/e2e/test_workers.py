@@ -91,7 +91,7 @@ async def serving(folder: Path, urls: list[str], *flags: str) -> AsyncIterator[S
 
     async def all_ready() -> bool:
         assert process.returncode is None, served.log
-        return served.log.count("router.serving: serving on") >= 2
+        return served.log.count("router.serving: serving on") >= int(flags[flags.index("--workers") + 1])
 
     try:
         await until(all_ready)
@@ -170,6 +170,29 @@ async def test_workers_share_one_listener_one_index_and_one_face(tmp_path: Path)
             assert await served.process.wait() == 0
     assert "Traceback" not in served.log
     assert not any(Path("/proc").glob("[0-9]*/cwd/valkey.sock"))
+
+
+@pytest.mark.parametrize("way", ["file", "call"])
+async def test_mwk_02_a_change_reaches_every_worker(way: str, tmp_path: Path) -> None:
+    async with engines(2) as (one, two), serving(tmp_path, [one.url], "--workers", "4") as served:
+
+        async def served_by(count: int) -> set[str]:
+            answers = await asyncio.gather(*(served.chat(f"number {number}") for number in range(count)))
+            assert {answer.status_code for answer in answers} == {200}
+            return {answer.headers["x-kvrouter-endpoint"] for answer in answers}
+
+        assert await served_by(20) == {one.url.removeprefix("http://")}
+        settings = json.loads(served.config.read_text()) | {"endpoints": [two.url]}
+        served.config.write_text(json.dumps(settings), encoding="utf-8")
+        if way == "call":
+            assert (await served.post("/admin/reload")).status_code == 200
+
+        async def taken_over() -> bool:
+            return served.log.count("configuration reloaded: endpoints") == 4
+
+        await until(taken_over)
+        assert await served_by(100) == {two.url.removeprefix("http://")}
+    assert "Traceback" not in served.log
 
 
 async def test_a_running_stream_ends_whole_before_the_workers_do(tmp_path: Path) -> None:
