@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from enum import Enum
 
 from router.api.keys import NOBODY, Key, KeyRing
-from router.errors import Forbidden
+from router.errors import Forbidden, Unauthorized
 from router.wire.hosts import is_loopback
 
 
@@ -44,7 +44,12 @@ class Gate:
     def admit(self, headers: Collection[tuple[bytes, bytes]]) -> Key:
         """Who it is. Raises `Unauthorized` and `Forbidden`."""
         if not self.admins.open:
-            return self.admins.authorize(headers)
+            try:
+                return self.admins.authorize(headers)
+            except Unauthorized:
+                raise Unauthorized(
+                    "This needs one of the router's admin keys; send it as 'Authorization: Bearer KEY'."
+                ) from None
         if not self._loopback:
             raise Forbidden(
                 "This needs an admin key, and the router has none: give it one with server.admin_keys, or bind it to a "

@@ -25,6 +25,8 @@ _PATH_KEYS = (
     ("upstream", "client_key_file"),
     ("redis", "ca_file"),
     ("scheduling", "endpoint_picker_config"),
+    ("capacity", "variants_file"),
+    ("log", "requests"),
 )
 
 

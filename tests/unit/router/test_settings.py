@@ -434,6 +434,19 @@ class TestFiles:
         assert settings.tokenization.models == {"m": f"{folder}/../t", "n": "org/name"}
         assert settings.upstream.ca_file == f"{folder}/ca.pem"
 
+    def test_every_key_that_names_a_file_does(self, folder: Path) -> None:
+        for section, field in Settings.model_fields.items():
+            model = field.annotation
+            names = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
+            for name in names:
+                named = f"{section}.{name}"
+                if not name.endswith("_file") and named not in ("log.requests", "scheduling.endpoint_picker_config"):
+                    continue
+                (folder / "here").write_text("k\n", encoding="utf-8")
+                pair = {"server": {"tls_cert_file": "here"}, "upstream": {"client_cert_file": "here"}}.get(section, {})
+                settings = from_text(folder, yaml.safe_dump(ONE | {section: pair | {name: "here"}}))
+                assert getattr(getattr(settings, section), name) == f"{folder}/here", named
+
 
 class TestDocumentation:
     def test_is_what_the_tree_says(self) -> None:

@@ -38,7 +38,7 @@ def test_where_there_are_admin_keys_nothing_else_opens(loopback: bool, surface: 
     guarded = gate(ring("root"), ring("client"), loopback=loopback, surface=surface)
     assert audit_name(guarded.admit([bearer("root")])) == "root"
     for headers in ([], [HOST], [bearer("client")]):
-        with pytest.raises(Unauthorized):
+        with pytest.raises(Unauthorized, match="one of the router's admin keys"):
             guarded.admit(headers)
 
 
