@@ -35,7 +35,10 @@ class HandOffFailed(UpstreamBroken):
 def no_answer(failure: UpstreamError | None) -> RouterError:
     """`failure`: the last attempt's; None: there was nobody to ask."""
     if isinstance(failure, UpstreamSilent):
-        return UpstreamTimeout("The engine did not begin to answer within upstream.first_byte_timeout_s.")
+        return UpstreamTimeout(
+            "The engine did not begin to answer within upstream.first_byte_timeout_s, or paused for longer than "
+            "upstream.idle_timeout_s."
+        )
     if isinstance(failure, UpstreamRefused):
         return NoEndpoint("No endpoint that serves this request could be reached.", retry_after_s=1)
     if failure is None or isinstance(failure, UpstreamAbandoned | UpstreamOrphaned):

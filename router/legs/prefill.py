@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from router.core import Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
 from router.legs.dispatch import Dispatch
 from router.legs.hand_off import HandOff
 from router.legs.retries import Retries
 from router.legs.settings import LegSettings
 from router.observability.events import FirstToken, Observer
-from router.ports import Clock, UpstreamError, UpstreamResponse
+from router.ports import Clock, UpstreamError, UpstreamResponse, UpstreamSilent
 from router.scheduling.cost import predicted_s
 from router.trip import Trip
 from router.wire.kv_transfer import hand_off, prefill_leg_body
@@ -81,7 +83,7 @@ class PrefillLeg:
             dispatch.failed(request, Leg.PREFILL, candidate, error)
             return None
         try:
-            answer = await _whole(response)
+            answer = await self._in_time(response, dispatched_at)
         except UpstreamError as error:
             dispatch.failed(request, Leg.PREFILL, candidate, error)
             return None
@@ -109,6 +111,14 @@ class PrefillLeg:
         if params is None:
             dispatch.passed_over(request, Leg.PREFILL, candidate, "hand-off")
         return params
+
+    async def _in_time(self, response: UpstreamResponse, dispatched_at: float) -> bytes:
+        """All of the answer, within the time of the leg. Raises `UpstreamError`."""
+        try:
+            async with asyncio.timeout(dispatched_at + self._settings.prefill_timeout_s - self._clock()):
+                return await _whole(response)
+        except TimeoutError:
+            raise UpstreamSilent("the prefill leg's answer was not whole in time") from None
 
 
 async def _whole(response: UpstreamResponse) -> bytes:

@@ -84,7 +84,7 @@ class PdSettings(Section):
     retries: int = Field(default=1, ge=0, le=16)
     """Other prefill endpoints to try before the decode endpoint prefills by itself."""
     prefill_timeout_s: Seconds = 60.0
-    """Time for the prefill leg to answer."""
+    """Time for all of the prefill leg's answer."""
 
 
 class RetrySettings(Section):
