@@ -219,7 +219,7 @@ class Director:
                 candidates = self._eligible.candidates(_NO_PROMPT, self._eligible.now(request))
                 holder = self._holders.get(response_id)
                 candidates.sort(key=lambda candidate: candidate.id != holder)
-                await self._in_time(trip, self._legs.stored.run(trip, candidates, reply))
+                await self._in_time(trip, self._legs.stored.run(trip, candidates, holder, reply))
         except RouterError as error:
             self._note_refusal(trip, error)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router.core import Candidate, Leg
-from router.errors import UpstreamFailed
+from router.errors import NoEndpoint, UpstreamFailed
 from router.legs.dispatch import Dispatch
 from router.legs.failures import no_answer
 from router.legs.settings import LegSettings
@@ -18,15 +18,19 @@ class StoredResponses:
         self._dispatch = dispatch
         self._settings = settings
 
-    async def run(self, trip: Trip, candidates: list[Candidate], reply: Reply) -> None:
-        """Asks each endpoint in turn; the last one's 404 is the client's.
+    async def run(self, trip: Trip, candidates: list[Candidate], holder: str | None, reply: Reply) -> None:
+        """Asks each endpoint in turn. `holder`: who is known to hold it, asked or not; None: anybody may.
 
-        Raises `RouterError` when no endpoint gave an answer, or when the answer broke off.
+        That it does not exist is the client's answer when everybody says so who may hold it. Raises `RouterError` when
+        no endpoint gave an answer, when one of them could not be asked, or when the answer broke off.
         """
         request = trip.request
         failure: UpstreamError | None = None
+        unheard = holder is not None and all(candidate.id != holder for candidate in candidates)
+        missing = False
         for attempt, candidate in enumerate(candidates):
             trip.attempts = attempt + 1
+            last = attempt + 1 == len(candidates)
             lease = self._dispatch.take_uncounted(candidate)
             try:
                 try:
@@ -35,10 +39,16 @@ class StoredResponses:
                     )
                 except UpstreamError as error:
                     self._dispatch.failed(request, Leg.DECODE, candidate, error)
-                    failure = error
+                    failure, unheard = error, True
                     continue
                 try:
-                    if response.status == 404 and attempt + 1 < len(candidates):
+                    self._dispatch.note_status(candidate, response.status)
+                    if response.status in self._settings.retry_statuses and not last:
+                        self._dispatch.passed_over(request, Leg.DECODE, candidate, "status")
+                        unheard = True
+                        continue
+                    if response.status == 404 and candidate.id != holder and (unheard or not last):
+                        missing = True
                         continue
                     await self._give(trip, candidate, response, reply)
                     return
@@ -46,6 +56,8 @@ class StoredResponses:
                     await response.close()
             finally:
                 lease.release()
+        if missing:
+            raise NoEndpoint("An endpoint that may hold this response cannot be asked now.", retry_after_s=1)
         raise no_answer(failure)
 
     async def _give(self, trip: Trip, candidate: Candidate, response: UpstreamResponse, reply: Reply) -> None:

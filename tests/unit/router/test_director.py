@@ -411,3 +411,32 @@ class TestStoredResponses:
         assert reply.status == 404
         assert len(world.upstream.sent) == 2
         assert world.inflight.snapshot() == {}
+
+    @pytest.mark.parametrize(
+        "busy", [lambda _: answer({}, 503), lambda _: answer({}, 502), lambda _: UpstreamRefused("x")]
+    )
+    async def test_who_cannot_answer_now_is_not_taken_for_one_that_does_not_have_it(self, busy: object) -> None:
+        engines = {"a": busy, "b": lambda _: answer({"id": "resp_x"})}
+        world = World([endpoint("a"), endpoint("b")], engines)  # type: ignore[arg-type]
+        reply = FakeReply()
+        await world.director.serve_stored(request({}, api=Api.OTHER), "resp_x", reply)
+        assert reply.status == 200
+
+        nowhere = World([endpoint("a"), endpoint("b")], {**engines, "b": lambda _: answer({}, 404)})  # type: ignore[dict-item]
+        with pytest.raises(NoEndpoint):
+            await nowhere.director.serve_stored(request({}, api=Api.OTHER), "resp_x", FakeReply())
+        assert nowhere.inflight.snapshot() == {}
+
+    async def test_what_its_holder_does_not_have_any_more_is_gone(self) -> None:
+        world = World([endpoint("a"), endpoint("b")], {"a": lambda _: answer({}, 404)})
+        world.holders.put("resp_x", "a")
+        reply = FakeReply()
+        await world.director.serve_stored(request({}, api=Api.OTHER), "resp_x", reply)
+        assert reply.status == 404
+
+    async def test_while_its_holder_is_away_a_response_is_not_said_to_be_unknown(self) -> None:
+        away = endpoint("a", health=Health.UNHEALTHY)
+        world = World([away, endpoint("b")], {"b": lambda _: answer({}, 404)})
+        world.holders.put("resp_x", "a")
+        with pytest.raises(NoEndpoint):
+            await world.director.serve_stored(request({}, api=Api.OTHER), "resp_x", FakeReply())
