@@ -1,6 +1,7 @@
 """``python -m loadtest.chaos``: engines, Redis and routers are hurt under load, and no promise may break.
 
-Six simulated engines (three decode, two prefill, one both), two routers on one Redis and 300 clients. Engines are
+Six simulated engines (three decode, two prefill, one both), two routers on one Redis, one of which lets other engines
+go on with broken streams, and 300 clients. Engines are
 killed, terminated, frozen, paused, put to sleep, slowed, made to hang, to cut streams, to fail and to be busy; Redis is
 killed, frozen and emptied; routers are restarted by SIGTERM while refused clients try the other one.
 
@@ -28,7 +29,7 @@ from loadtest.chaos.cast import Cast
 from loadtest.chaos.clients import Clients
 from loadtest.chaos.faults import Chaos
 from loadtest.chaos.report import Report, table
-from loadtest.chaos.watch import Memory, grown, unsettled
+from loadtest.chaos.watch import Memory, continued, grown, unsettled
 from loadtest.demo.children import ChildFailed
 from loadtest.ports import free_ports
 
@@ -58,6 +59,7 @@ async def run(options: argparse.Namespace, folder: Path, console: Console) -> Re
                 for task in watching:
                     task.cancel()
             left = await unsettled(cast, http, _SETTLE_S)
+            gone_on = await continued(cast, http)
         finally:
             await cast.stop()
     by_fault: dict[str, dict[str, int]] = {}
@@ -73,6 +75,7 @@ async def run(options: argparse.Namespace, folder: Path, console: Console) -> Re
         faults=dict(chaos.done),
         by_fault=by_fault,
         longest_s=clients.longest_s,
+        continued=gone_on,
         grown_bytes=growth,
         unsettled=left,
         not_back=chaos.broken,
@@ -110,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error)
     console.print(table(report))
     console.print(
-        f"{report.turned_away} turned away by a router that ended, longest request {report.longest_s:.1f} s, memory "
+        f"{report.turned_away} turned away by a router that ended, {report.continued} streams gone on with, longest request {report.longest_s:.1f} s, memory "
         + (", ".join(f"{n} {g / 1e6:+.1f} MB/{s:.0f} s" for n, (s, g) in report.grown_bytes.items()) or "not measured"),
         highlight=False,
     )

@@ -97,14 +97,16 @@ class Cast:
         roles = ("decode", "decode", "decode", "prefill", "prefill", "both")
         self.engines = [Engine(role, number, port + number, speed, folder) for number, role in enumerate(roles)]
         self.redis = RedisServer()
-        config = folder / "router.yaml"
-        config.write_text(yaml.safe_dump(self._settings(port)), encoding="utf-8")
         first = port + len(roles)
-        self.routers = [
-            Actor(f"router{number}", first + number, _serve(config, first + number), folder) for number in range(2)
-        ]
+        self.routers = []
+        for number, continues in enumerate((False, True)):
+            config = folder / f"router{number}.yaml"
+            config.write_text(yaml.safe_dump(self._settings(port, continues)), encoding="utf-8")
+            mine = first + number
+            self.routers.append(Actor(f"router{number}", mine, _serve(config, mine), folder))
 
-    def _settings(self, port: int) -> dict[str, Any]:
+    def _settings(self, port: int, continues: bool) -> dict[str, Any]:
+        """`continues`: broken streams are gone on with."""
         always = "always-disagg-pd-decider"
         return {
             "endpoints": [{"url": engine.url, "role": engine.role, "name": engine.name} for engine in self.engines],
@@ -114,7 +116,12 @@ class Cast:
             "scheduling": {"plugins": [{"type": always}], "decider": always},
             "pool": {"stall_after_s": 5.0, "slow_start_s": 5.0},
             # The budget is not what is tried here: whoever can be served must be.
-            "retries": {"max_attempts": 8, "budget_ratio": 1.0, "budget_reserve": 1_000_000},
+            "retries": {
+                "max_attempts": 8,
+                "budget_ratio": 1.0,
+                "budget_reserve": 1_000_000,
+                "continue_streams": continues,
+            },
             "tokenization": {"default": str(TOKENIZER_PATH), "remote": False},
         }
 

@@ -10,6 +10,20 @@ import msgspec
 
 _HEAD_BYTES = 64 * 1024
 _DONE = b"data: [DONE]"
+_ID = re.compile(rb'^data: \{"id":"([^"]*)"', re.M)
+_TOKEN = re.compile(r" ?[A-Za-z]+|[.,]")
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice]
 
 
 class Outcome(StrEnum):
@@ -108,7 +122,21 @@ def judge(answer: Answer, *, stream: bool, tokens: int) -> Outcome:
         return Outcome.HIDDEN
     usage = answer.body.rpartition(b'"usage":')[2]
     found = re.search(rb'"completion_tokens": ?(\d+)', usage)
-    return Outcome.COMPLETE if found is not None and int(found[1]) == tokens else Outcome.HIDDEN
+    whole = found is not None and int(found[1]) == tokens == _tokens_said(answer.body)
+    return Outcome.COMPLETE if whole and len(set(_ID.findall(answer.body))) == 1 else Outcome.HIDDEN
+
+
+def _tokens_said(body: bytes) -> int | None:
+    """Tokens of a stream's text: simulated engines speak in words and stops, each a token of its own."""
+    text = []
+    for line in body.splitlines():
+        if line.startswith(b"data: {"):
+            try:
+                event = msgspec.json.decode(line[6:], type=_Event)
+            except msgspec.DecodeError:
+                return None
+            text += [choice.delta.content or "" for choice in event.choices]
+    return len(_TOKEN.findall("".join(text)))
 
 
 def _completion_tokens(body: bytes) -> int | None:

@@ -26,6 +26,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     by_fault: Mapping[str, Mapping[str, int]]
     """Fault -> outcomes of the requests that ended while it was on (several may be at one time)."""
     longest_s: float
+    continued: int
+    """Broken streams that another engine went on with, at the routers that live at the end."""
     grown_bytes: Mapping[str, tuple[float, float]]
     """Router process -> (seconds, growth)."""
     unsettled: Sequence[str]

@@ -66,6 +66,13 @@ async def unsettled(cast: Cast, client: httpx.AsyncClient, within_s: float) -> l
     return []
 
 
+async def continued(cast: Cast, client: httpx.AsyncClient) -> int:
+    """Streams that the routers which live now have let another engine go on with."""
+    pages = [(await client.get(f"{router.url}/metrics")).text for router in cast.routers]
+    found = [re.findall(r"^kvrouter_continuations_total\{.*\} (\S+)", page, re.M) for page in pages]
+    return sum(int(float(value)) for values in found for value in values)
+
+
 async def _routers(cast: Cast, client: httpx.AsyncClient) -> list[str]:
     left = []
     for router in cast.routers:

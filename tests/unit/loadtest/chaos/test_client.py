@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.chaos.client import Answer, Outcome, ask, judge
 
-EVENT = b'data: {"choices":[{"delta":{"content":"t"},"finish_reason":null}]}\n\n'
+EVENT = b'data: {"id":"c-1","choices":[{"delta":{"content":"One two, three"},"finish_reason":null}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}\n\n'
 DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error":{"message":"broke off"}}\n\n'
@@ -26,6 +26,10 @@ WHOLE = b'{"choices":[{"message":{}}],"usage":{"completion_tokens":4}}'
         (EVENT + ERROR + DONE, True, Outcome.HIDDEN),
         (EVENT + b'data: {"choices":[{"finish_reason":"abort"}]}\n\n' + USAGE + DONE, True, Outcome.HIDDEN),
         (EVENT + USAGE.replace(b"4", b"3") + DONE, True, Outcome.HIDDEN),
+        # A seam: a token twice, one lost, another answer's events.
+        (EVENT.replace(b" two", b" two two") + USAGE + DONE, True, Outcome.HIDDEN),
+        (EVENT.replace(b" two", b"") + USAGE + DONE, True, Outcome.HIDDEN),
+        (EVENT + EVENT.replace(b"One two, three", b"").replace(b"c-1", b"c-2") + USAGE + DONE, True, Outcome.HIDDEN),
     ],
 )
 def test_a_stream_is_whole_or_visibly_cut_or_wrong(body: bytes, framed: bool, outcome: Outcome) -> None:

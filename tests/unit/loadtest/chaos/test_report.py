@@ -15,6 +15,7 @@ GOOD = Report(
     faults={"engine killed": 1},
     by_fault={"killed": {Outcome.COMPLETE: 3, Outcome.CUT: 2}},
     longest_s=9.0,
+    continued=3,
     grown_bytes={"router0-1": (60.0, 1e6)},
     unsettled=(),
     not_back=(),
