@@ -107,6 +107,29 @@ async def test_however_the_prefiller_goes_a_stream_that_waits_for_its_kv_is_begu
         assert "kv_transfer_params" not in decoder.calls[1].json
 
 
+async def test_a_prefill_leg_leaves_an_engine_that_hangs_behind_a_living_server() -> None:
+    async def hangs(call: Call) -> None:
+        await call.hang()
+
+    async def works(call: Call) -> None:
+        if call.path == "/v1/messages":
+            await call.stream(*[b": working\n\n"] * 60, pause_s=0.05)
+        await serve(call)
+
+    flags = {"pool__stall_after_s": 0.5, "pool__scrape_interval_s": 0.1}
+    async with pd_field([hangs], [works], **flags) as at:
+        prefiller, decoder = at.engines
+        for engine in at.engines:
+            engine.metrics_page = b'vllm:num_requests_running{engine="0"} 1\n'
+        message = {"model": "stub", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "stream": True}
+        working = asyncio.create_task(at.client.post("/v1/messages", json=message))
+        await until(lambda: decoder.calls)
+        assert (await at.chat(LONG)).json() == completed()
+        await until(lambda: [call.aborted for call in prefiller.calls] == [True])
+        assert (await working).status_code == 200
+        await at.at_rest()
+
+
 async def test_a_whole_answer_of_an_engine_without_kv_events_is_not_taken_for_one_that_waits() -> None:
     done = asyncio.Event()
 

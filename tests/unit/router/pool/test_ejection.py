@@ -55,6 +55,9 @@ def test_only_those_that_can_stand_in_count() -> None:
     assert not may_eject(decode, [record("+", Role.PREFILL)], 0.5)
     assert may_eject(decode, [record("+", Role.BOTH)], 0.5)
     assert not may_eject(decode, [record("+", Role.DECODE, model="other")], 0.5)
+    assert may_eject(record("+", Role.PREFILL), [decode], 0.5)
+    assert not may_eject(record("+", Role.PREFILL), [record("-", Role.DECODE)], 0.5)
+    assert not may_eject(record("+", Role.PREFILL), [record("x", Role.PREFILL), decode], 0.5)
     unknown = record("+", Role.DECODE)
     unknown.models = {}
     assert may_eject(decode, [unknown], 0.5)
