@@ -1,9 +1,9 @@
 """``python -m loadtest.chaos``: engines, Redis and routers are hurt under load, and no promise may break.
 
 Six simulated engines (three decode, two prefill, one both), two routers on one Redis, one of which lets other engines
-go on with broken streams, and 300 clients. Engines are
-killed, terminated, frozen, paused, put to sleep, slowed, made to hang, to cut streams, to fail and to be busy; Redis is
-killed, frozen and emptied; routers are restarted by SIGTERM while refused clients try the other one.
+go on with broken streams, and 300 clients. Engines are killed, terminated, frozen, paused, put to sleep, slowed, made
+to hang, to cut streams, to fail and to be busy; Redis is killed, frozen and emptied; routers are restarted by SIGTERM
+while refused clients try the other one.
 
 Kept must be: no request without an answer that somebody could have given, every cut stream visibly cut, all counts back
 to zero, flat memory. Exit code 1 when one of them was not.
@@ -113,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error)
     console.print(table(report))
     console.print(
-        f"{report.turned_away} turned away by a router that ended, {report.continued} streams gone on with, longest request {report.longest_s:.1f} s, memory "
+        f"{report.turned_away} turned away by a router that ended, {report.continued} broken streams gone on with, "
+        f"longest request {report.longest_s:.1f} s, memory "
         + (", ".join(f"{n} {g / 1e6:+.1f} MB/{s:.0f} s" for n, (s, g) in report.grown_bytes.items()) or "not measured"),
         highlight=False,
     )

@@ -115,6 +115,8 @@ class Transcript:
         self._single = True
         """The last text came with one token, so none of it can be kept back."""
         self._reader = EventReader()
+        self._raw = False
+        """It does not come in events that can be told apart."""
 
     @property
     def resumable(self) -> bool:
@@ -144,16 +146,15 @@ class Transcript:
     def feed(self, chunk: bytes) -> bytes:
         if self.failed:
             return b""
-        if not self.exact:
-            return self._shown(self._reader.rest() + chunk)
+        if self._raw:
+            return chunk
         passed: list[bytes] = []
         for raw in self._reader.feed(chunk):
-            if not self._passes(raw):
+            if self.exact and not self._passes(raw):
                 return self._shown(b"".join(passed))
             passed.append(raw)
         if not self._reader.readable:
-            self.exact = False
-        if not self.exact:
+            self.exact, self._raw = False, True
             passed.append(self._reader.rest())
         return self._shown(b"".join(passed))
 
