@@ -15,6 +15,7 @@ class Entry:
         "aborted_at",
         "bytes_sent",
         "chunks",
+        "cut",
         "done",
         "hasher",
         "path",
@@ -31,6 +32,8 @@ class Entry:
         self.chunks = 0
         self.bytes_sent = 0
         self.done = False
+        self.cut = False
+        """A fault closed the connection before the end."""
         self.aborted = False
         self.aborted_at: float | None = None
         self.hasher = hashlib.sha256()
@@ -55,6 +58,7 @@ class Entry:
             "bytes": self.bytes_sent,
             "chunks": self.chunks,
             "done": self.done,
+            "cut": self.cut,
             "aborted": self.aborted,
             "aborted_at": self.aborted_at,
             "started_at": self.started_at,

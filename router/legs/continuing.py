@@ -13,6 +13,7 @@ from router.legs.dispatch import Dispatch
 from router.legs.failures import Interrupted
 from router.legs.retries import Retries
 from router.legs.settings import LegSettings
+from router.observability.events import Outcome
 from router.opening import hold
 from router.ports import Clock, Reply, UpstreamError
 from router.trip import Trip
@@ -57,6 +58,7 @@ class Continuing:
     ) -> None:
         """Raises `UpstreamFailed` when nobody could go on: the client must see the cut."""
         request, transcript = trip.request, interrupted.transcript
+        trip.outcome = None
         most = trip.attempts + self._settings.max_attempts - 1
         while transcript.resumable:
             if transcript.finished:
@@ -82,6 +84,7 @@ class Continuing:
                     return
             finally:
                 lease.release()
+        trip.outcome = Outcome.CUT
         raise UpstreamFailed("The engine's answer broke off before its end.")
 
     async def _attempt(

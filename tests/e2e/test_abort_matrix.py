@@ -43,7 +43,7 @@ class Scene(NamedTuple):
 
     def at_work(self, engines: list[RunningEngine], path: str = CHAT) -> int:
         """Requests that these engines have not ended."""
-        return sum(not (entry.done or entry.aborted) for entry in self._entries(engines, path))
+        return sum(not (entry.done or entry.cut or entry.aborted) for entry in self._entries(engines, path))
 
     def asked(self, engines: list[RunningEngine]) -> int:
         return len(self._entries(engines, CHAT))
@@ -87,6 +87,7 @@ async def scene(redis: RedisServer, *, split: bool) -> AsyncIterator[Scene]:
         "retries__backoff_ms": 20_000.0,
         "retries__backoff_max_ms": 20_000.0,
         "retries__max_attempts": 4,
+        "retries__continue_streams": True,
         "flow_control__max_requests_per_endpoint": 1,
         "scheduling__plugins": [{"type": always}],
         "scheduling__decider": always,
@@ -115,6 +116,7 @@ class Stage(NamedTuple):
     hurts: Callable[[Scene], None]
     reached: Callable[[Scene], Any]
     shapes: tuple[str, ...] = ("aggregated", "disaggregated")
+    streams: tuple[bool, ...] = (True, False)
 
 
 def _nobody(_at: Scene) -> None: ...
@@ -164,6 +166,13 @@ STAGES = (
         lambda at: at.hurt(at.decode, paths=["/v1/"], error_rate=1.0, error_status=502),
         lambda at: _idle_after(at, at.decode),
     ),
+    # It has begun already, and another engine would go on with it.
+    Stage(
+        "before-another-goes-on",
+        lambda at: at.hurt(at.decode, paths=["/v1/"], cut_after_chunks=4),
+        lambda at: _idle_after(at, at.decode),
+        streams=(True,),
+    ),
     # Streamed, tokens flow; not streamed, the engine works and nothing is to be seen of it.
     Stage("generation", _nobody, lambda at: at.generating()),
 )
@@ -179,11 +188,15 @@ def asking(text: str, *, stream: bool) -> dict[str, Any]:
     }
 
 
-CASES = [(shape, stage) for stage in STAGES for shape in stage.shapes]
+CASES = [
+    pytest.param(shape, stage, stream, id=f"{shape}-{stage.name}-{'streamed' if stream else 'whole'}")
+    for stage in STAGES
+    for shape in stage.shapes
+    for stream in stage.streams
+]
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize(("shape", "stage"), CASES, ids=[f"{shape}-{stage.name}" for shape, stage in CASES])
+@pytest.mark.parametrize(("shape", "stage", "stream"), CASES)
 async def test_a_client_that_leaves_stops_the_work(
     scenes: dict[str, Scene], shape: str, stage: Stage, stream: bool
 ) -> None:

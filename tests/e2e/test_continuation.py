@@ -224,3 +224,16 @@ async def test_an_engine_that_tells_no_token_ids_is_not_gone_on_from() -> None:
                     received += piece
         assert tokens_in(received) == [0]
         assert at.calls == 1
+
+
+async def test_a_client_that_leaves_stops_the_engine_that_goes_on() -> None:
+    body = {"model": "sim-model", "max_tokens": 500, "stream": True, **PROMPTS[CHAT]}
+    async with broken(Faults(cut_after_chunks=3), profile="demo") as at:
+        asking = asyncio.create_task(at.ask(CHAT, body))
+        await until(lambda: any(entry.chunks > 2 for entry in at.well.engine.ledger.recent(1)))
+        asking.cancel()
+        await asyncio.wait([asking])
+        await until(lambda: not at.well.engine.in_flight)
+        await until(lambda: at.router.app.inflight.snapshot() == {} and not at.router.app.lifecycle.active)
+        page = (await at.client.get("/metrics")).text
+        assert 'kvrouter_continuations_total{outcome="client_gone"} 1.0' in page

@@ -80,6 +80,7 @@ async def kept_secret(engines: list[StubEngine], folder: Path, **flags: Any) -> 
         server__tenant_salt_secret=SALT,
         server__access_log=True,
         log__requests=str(folder / "requests.jsonl"),
+        retries__continue_streams=True,
         **{**ESTIMATED, **flags},
     ) as router:
         yield router

@@ -87,6 +87,7 @@ async def test_dis_09_with_everything_optional_switched_on_a_departure_is_still_
         "server__cors_origins": ["*"],
         "server__access_log": True,
         "usage__inject_stream_usage": True,
+        "retries__continue_streams": True,
     }
     async with field(never, **options) as at:
         for count, body in enumerate((chat(), streamed()), start=1):

@@ -207,6 +207,7 @@ class Exchange:
         return [body[i : i + 1] for i in range(len(body))]
 
     def _cut(self, faults: Faults) -> None:
+        self.entry.cut = True
         transport: asyncio.Transport = self._scope["extensions"][TRANSPORT]
         if faults.cut_with == "rst":
             sock = transport.get_extra_info("socket")
