@@ -76,6 +76,9 @@ def replay(
     until: Annotated[
         float | None, typer.Option(min=0.0, metavar="S", help="Nor those that arrive from here on.")
     ] = None,
+    skip: Annotated[
+        float, typer.Option(min=0.0, metavar="S", help="Leave out the requests of the trace's first seconds.")
+    ] = 0.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first requests of the trace.")] = None,
     block_size: Annotated[
         int | None, typer.Option(min=1, show_default="as the trace has it", help="Tokens a block.")
@@ -170,6 +173,7 @@ def replay(
         deaths=tuple(_kill(text) for text in kill or ()),
         joins=tuple(join or ()),
         speed=speed,
+        skip=skip,
         limit=limit,
         block_size=block_size,
         closed=closed,

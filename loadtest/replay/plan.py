@@ -19,7 +19,7 @@ from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Outlook, Run, Slo, Window
 from loadtest.replay.simulation import Conditions, Simulation
 from loadtest.replay.synthetic import KINDS, make
-from loadtest.replay.workload import Workload, faster, jittered, merged, with_answers, with_sessions
+from loadtest.replay.workload import Workload, arriving_from, faster, jittered, merged, with_answers, with_sessions
 from loadtest.simulator.settings import SimulatorConfigError, find_profile
 from router.core import Role
 from router.errors import ConfigError
@@ -45,6 +45,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     deaths: Sequence[tuple[float, str]] = ()
     joins: Sequence[float] = ()
     speed: float = 1.0
+    skip: float = 0.0
+    """Seconds of the trace, before `speed`, whose requests are left out, with the turns that wait for them."""
     limit: int | None = None
     block_size: int | None = None
     closed: bool | None = None
@@ -66,7 +68,7 @@ def load(plan: Plan) -> Workload:
         raise ConfigError(str(error)) from None
     except ValueError as error:
         raise ConfigError(f"{error}: replay them one by one, or give --block-size") from None
-    requests = workload.requests
+    requests = arriving_from(workload.requests, plan.skip) if plan.skip else workload.requests
     if plan.limit is not None:
         requests = requests[: plan.limit]
     if all(request.session is None for request in requests):

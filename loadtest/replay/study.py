@@ -49,9 +49,10 @@ class PointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Engine -> second of its death."""
     join: tuple[float, ...] = ()
     speed: float = 1.0
+    skip: float = 0.0
     begin: float = 0.0
     until: float = float("inf")
-    """Seconds of the trace before `speed`, as is `begin`."""
+    """Seconds of the trace before `speed`, as are `begin` and `skip`."""
     limit: int | None = None
     slo: tuple[tuple[float, float], ...] = ((2.0, 0.05),)
     metrics_age: float = 0.0
@@ -155,6 +156,7 @@ def _point(group: str, named: tuple[str, PointSettings], settings: StudySettings
         deaths=tuple((at, engine) for engine, at in point.kill.items()),
         joins=point.join,
         speed=point.speed,
+        skip=point.skip,
         limit=point.limit,
         conditions=Conditions(
             metrics_age_s=point.metrics_age,

@@ -66,6 +66,19 @@ def faster(requests: Iterable[Request], speed: float) -> list[Request]:
     ]
 
 
+def arriving_from(requests: Iterable[Request], begin_s: float) -> list[Request]:
+    """Those that arrive from then on, at their times; a turn that waits for one that is left out is left out too."""
+    without: set[int | None] = set()
+    out: list[Request] = []
+    for request in requests:
+        if request.session in without if request.think is not None else request.at < begin_s:
+            without.add(request.session)
+        else:
+            without.discard(request.session)
+            out.append(request)
+    return out
+
+
 def with_sessions(requests: Sequence[Request]) -> list[Request]:
     """Sessions found by what continues what, where the trace names none.
 

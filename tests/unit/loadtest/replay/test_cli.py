@@ -88,6 +88,7 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
         "small": ["--engine-profile", "8b", "--kv-scale", "0.05", "--preemption"],
         "dying": ["--kill", "e1@5", "--join", "6", "--metrics-age", "2", "--event-lag", "1"],
         "guessing": ["--approximate", "--open-loop", "--limit", "20", "--from", "1", "--until", "60"],
+        "later": ["--skip", "2"],
     }.items():
         assert run(["replay", str(trace), "--policy", "lmetric", "--engines", "2", "--json", "-", *flags]) == 0
         figures[name] = json.loads(capsys.readouterr().out)["rows"][0]["summary"]

@@ -18,7 +18,7 @@ base: default
 policies: [lmetric]
 seeds: 2
 points:
-  two sizes: {traces: [agents.jsonl.gz], engines: [2, 3], speed: 2.0, from: 1}
+  two sizes: {traces: [agents.jsonl.gz], engines: [2, 3], speed: 2.0, skip: 0.5, from: 1}
   one more policy: {traces: [agents.jsonl.gz], engines: 2, policies: [round-robin], kill: {e1: 20}}
 """
 
@@ -45,6 +45,7 @@ def test_a_list_is_one_point_for_each_value_and_the_base_is_in_all(tmp_path: Pat
         ["default", "lmetric", "round-robin"],
     ]
     assert points[0].plan.window.begin == 0.5
+    assert points[0].plan.skip == 0.5
     assert points[2].plan.deaths == ((20.0, "e1"),)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.replay.workload import faster, jittered, merged, with_answers, with_sessions
+from loadtest.replay.workload import arriving_from, faster, jittered, merged, with_answers, with_sessions
 from tests.support.replay import SIZE, ask, workload
 
 
@@ -35,6 +35,20 @@ def test_another_seed_is_another_jitter_and_the_same_seed_the_same() -> None:
 def test_twice_the_speed_is_half_the_time_between_arrivals_and_turns() -> None:
     (request,) = faster([ask(0, 10.0, [], session=1, think=4.0)], 2.0)
     assert (request.at, request.think) == (5.0, 2.0)
+
+
+def test_what_is_left_out_takes_the_turns_with_it_that_wait_for_it() -> None:
+    requests = [
+        ask(0, 1.0, [], session=1),
+        ask(1, 1.0, [], session=1, think=2.0),
+        ask(2, 2.0, [], session=2),
+        ask(3, 3.0, [], session=2),
+        ask(4, 3.0, [], session=2, think=1.0),
+        ask(5, 1.0, [], session=1, think=9.0),
+        ask(6, 4.0, []),
+    ]
+    assert [request.number for request in arriving_from(requests, 3.0)] == [3, 4, 6]
+    assert arriving_from(requests, 0.0) == requests
 
 
 def test_a_request_that_continues_anothers_prompt_is_of_its_session() -> None:
