@@ -117,6 +117,36 @@ def test_no_byte_of_a_stream_of_any_kind_is_lost(data: bytes, chunks: list[int])
     assert passed == data or transcript.failed
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["content", "code", "x"]), inner),
+    max_leaves=5,
+)
+CHOICE = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("index", "delta", "text", "logprobs", "finish_reason", "stop_reason", "token_ids"), JSON),
+)
+ANY_EVENT = st.fixed_dictionaries(
+    {},
+    optional={"id": JSON, "created": JSON, "model": JSON, "usage": JSON, "error": JSON, "prompt_token_ids": JSON}
+    | {"choices": st.lists(CHOICE | JSON, max_size=2) | JSON},
+)
+
+
+@given(said=st.lists(ANY_EVENT, max_size=6), api=st.sampled_from([Api.CHAT, Api.COMPLETIONS]))
+def test_whatever_an_engine_says_is_passed_or_known_for_a_failure(said: list[Any], api: Api) -> None:
+    wire = [b"data: " + json.dumps(value).encode() + b"\n\n" for value in said]
+    transcript = Transcript(terms(api, shows_ids=True))
+    passed = read(transcript, wire) + transcript.end()
+    assert passed == b"".join(wire) or transcript.failed
+    begun = Transcript(terms())
+    read(begun, [opening(), chat_event("a", [5])])
+    continued = Continued(begun)
+    told = read(continued, wire)
+    assert begun.produced >= 1
+    assert all(not line or json.loads(line[6:])["id"] == "one" for line in told.splitlines())
+
+
 @pytest.mark.parametrize(
     "said",
     [
