@@ -47,9 +47,11 @@ def continued_body(transcript: Transcript, max_model_len: int | None) -> bytes |
 
 def ending(transcript: Transcript) -> bytes:
     """What is still to be said of an answer whose output had ended when its stream broke."""
-    prompt, output = transcript.prompt_tokens, transcript.produced
-    if not transcript.terms.include_usage:
+    if transcript.done:
+        return b""
+    if transcript.counted or not transcript.terms.include_usage:
         return _DONE
+    prompt, output = transcript.prompt_tokens, transcript.produced
     usage = {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
     return _event(transcript, [], {"usage": usage}) + _DONE
 
@@ -79,6 +81,7 @@ class Continued:
 
     def _told(self, raw: bytes) -> bytes:
         event = read_event(raw)
+        self._transcript.note_end(raw, event)
         if event is None:
             return _DONE if raw.startswith(b"data:") else raw
         self.failed = event.error is not None or not all(map(_known, event.choices))

@@ -106,6 +106,10 @@ class Transcript:
         self.identity: Identity | None = None
         self.finished = False
         """The output has ended, whatever else was still to come."""
+        self.counted = False
+        """The usage of all of it has been told."""
+        self.done = False
+        """So has its end."""
         self.failed = False
         """The engine reported a failure of its own. That, and what follows it, does not pass."""
         self._prompt: array[int] | None = None
@@ -162,6 +166,13 @@ class Transcript:
         """What was held when the stream ended in good form."""
         return b"" if self.failed else self._shown(self._reader.rest())
 
+    def note_end(self, raw: bytes, event: Event | None) -> None:
+        """What is said behind the output goes to the client."""
+        if event is None:
+            self.done = self.done or raw.startswith(b"data:")
+        elif event.usage is not None and not event.choices:
+            self.counted = True
+
     def note(self, text: str | None, ids: list[int], finish_reason: str | None) -> None:
         """One more piece of the answer goes to the client."""
         self._ids.extend(ids)
@@ -173,6 +184,7 @@ class Transcript:
     def _passes(self, raw: bytes) -> bool:
         try:
             event = read_event(raw)
+            self.note_end(raw, event)
             if event is not None:
                 self._note_event(event)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):

@@ -45,10 +45,16 @@ def completion_event(text: str, ids: Sequence[int], reason: str | None = None, *
     return event([{**choice, "prompt_token_ids": None, "token_ids": list(ids)}], "two")
 
 
-def whole_chat(count: int) -> list[bytes]:
+def counts(prompt: int, output: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
+
+
+def whole_chat(count: int, *, usage: bool) -> list[bytes]:
     """A chat's events with their ids, `count` tokens long."""
     last = count - 1
     said = [chat_event(f"t{at} ", [10 + at], "stop" if at == last else None) for at in range(count)]
+    if usage:
+        said.append(event([], usage=counts(len(PROMPT), count)))
     return [opening(), *said, DONE]
 
 
@@ -69,37 +75,40 @@ def texts(body: bytes) -> str:
 CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 
-@given(count=st.integers(2, 8), cut_at=st.integers(0, 10_000), one=CUTS, two=CUTS)
+@given(count=st.integers(2, 8), cut_at=st.integers(0, 10_000), usage=st.booleans(), one=CUTS, two=CUTS)
 def test_a_stream_cut_anywhere_and_gone_on_with_is_the_whole_one(
-    count: int, cut_at: int, one: list[int], two: list[int]
+    count: int, cut_at: int, usage: bool, one: list[int], two: list[int]
 ) -> None:
-    raw = b"".join(whole_chat(count))
-    first = raw[: cut_at % (len(raw) - len(DONE))]
-    transcript = Transcript(terms())
-    sent = read(transcript, split(first, one))
+    raw = b"".join(whole_chat(count, usage=usage))
+    transcript = Transcript(terms(include_usage=usage))
+    sent = read(transcript, split(raw[: cut_at % len(raw)], one))
     assert b"token_ids" not in sent.replace(b'token_ids":null', b"")
     if transcript.finished:
-        assert texts(sent + ending(transcript)) == texts(raw)
-        return
-    if not transcript.resumable:
-        # The cut came before the first event: there is nothing yet that could be gone on with.
+        sent += ending(transcript)
+    elif not transcript.resumable:
+        # The cut came before the first event had passed.
         assert sent == b""
         return
-    body = json.loads(continued_body(transcript, None) or b"{}")
-    produced = transcript.produced
-    assert body["prompt"] == PROMPT + list(range(10, 10 + produced))
-    assert body["max_tokens"] == 100 - produced
-    rest = [
-        completion_event(f"t{at} ", [10 + at], "stop" if at == count - 1 else None) for at in range(produced, count)
-    ]
-    continued = Continued(transcript)
-    sent += read(continued, split(b"".join([*rest, DONE]), two))
-    assert not continued.failed
+    else:
+        body = json.loads(continued_body(transcript, None) or b"{}")
+        produced = transcript.produced
+        assert body["prompt"] == PROMPT + list(range(10, 10 + produced))
+        assert body["max_tokens"] == 100 - produced
+        rest = [
+            completion_event(f"t{at} ", [10 + at], "stop" if at == count - 1 else None) for at in range(produced, count)
+        ]
+        if usage:
+            rest.append(event([], "two", usage=counts(len(body["prompt"]), count - produced)))
+        continued = Continued(transcript)
+        sent += read(continued, split(b"".join([*rest, DONE]), two))
+        assert not continued.failed
     assert transcript.produced == count
     assert texts(sent) == texts(raw)
     assert sent.endswith(DONE)
-    names = {json.loads(line[6:])["id"] for line in sent.decode().splitlines() if line.startswith("data: {")}
-    assert names == {"one"}
+    assert sent.count(DONE) == 1
+    events = [json.loads(line[6:]) for line in sent.decode().splitlines() if line.startswith("data: {")]
+    assert {each["id"] for each in events} == {"one"}
+    assert [each["usage"] for each in events if "usage" in each] == ([counts(len(PROMPT), count)] if usage else [])
 
 
 @given(chunks=CUTS)
