@@ -6,9 +6,7 @@ Bad input of any kind is one sentence on standard error and exit code 2.
 from __future__ import annotations
 
 import asyncio
-import errno
 import platform
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -26,15 +24,6 @@ from router.settings import Settings, dump
 from router.settings.keys import DIGEST_PREFIX, digest
 
 BAD_INPUT = 2
-
-_NO_LISTENING = {
-    errno.EADDRINUSE: ("address already in use", "stop what listens there, or give another --port"),
-    errno.EADDRNOTAVAIL: ("not an address of this machine", "give another --host, like 127.0.0.1 or 0.0.0.0"),
-    errno.EACCES: ("permission denied", "give a --port above 1023"),
-    socket.EAI_NONAME: ("no such host", "give another --host, like 127.0.0.1 or 0.0.0.0"),
-    socket.EAI_AGAIN: ("the name cannot be resolved now", "give another --host, like 127.0.0.1 or 0.0.0.0"),
-}
-"""What stands in the way of a listening socket, by error number, and the mend."""
 
 app = typer.Typer(
     name="kvrouter",
@@ -340,20 +329,13 @@ def _check(settings: Settings) -> int:
 
 def _serve(settings: Settings, loader: SettingsLoader) -> int:
     # Imported here so that `kvrouter --help` and `version` need not load the whole server.
-    try:
-        if settings.server.workers > 1:
-            from router.workers.parent import serve_many
+    if settings.server.workers > 1:
+        from router.workers.parent import serve_many
 
-            return serve_many(settings, loader)
-        from router.serving import serve as serve_app
+        return serve_many(settings, loader)
+    from router.serving import serve as serve_app
 
-        return serve_app(settings, loader)
-    except OSError as error:
-        if error.errno not in _NO_LISTENING:
-            raise
-        why, mend = _NO_LISTENING[error.errno]
-        where = f"{settings.server.host}:{settings.server.port}"
-        raise ConfigError(f"server.port: cannot listen on {where} ({why}): {mend}") from error
+    return serve_app(settings, loader)
 
 
 def run(arguments: Sequence[str]) -> int:

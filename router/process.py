@@ -1,4 +1,4 @@
-"""The router as a process: listening, signals, and the order of its end.
+"""The router as a process: serving on its listeners, signals, and the order of its end.
 
 On SIGTERM or SIGINT: ``/ready`` says no, the router goes on accepting while balancers notice (``server.settle_s``),
 then refuses new requests, lets running ones finish (``server.shutdown_grace_s``), tells what is left that it is cut,
@@ -20,7 +20,6 @@ import uvicorn
 
 from router.api.http_protocol import ClientLimits, Connections
 from router.api.lifecycle import Lifecycle
-from router.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -46,24 +45,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound, listening socket. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=2048)
-
-
-@contextlib.contextmanager
-def listeners(settings: Settings) -> Iterator[tuple[socket.socket, socket.socket | None]]:
-    """The clients' listener and administration's own, if there is to be one. Raises OSError."""
-    server = settings.server
-    with contextlib.ExitStack() as opened:
-        clients = opened.enter_context(contextlib.closing(listen(server.host, server.port)))
-        admin = None
-        if server.admin_port is not None:
-            admin = opened.enter_context(contextlib.closing(listen(server.admin_host, server.admin_port)))
-        yield clients, admin
 
 
 class Process:

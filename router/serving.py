@@ -15,9 +15,10 @@ from router.api.admin import Reloaded
 from router.api.rest import OnlyChild, Siblings
 from router.app import App
 from router.assembly import clients
+from router.listening import address, listeners
 from router.observability.logs import configure
 from router.orders import Orders
-from router.process import Process, listeners
+from router.process import Process
 from router.reload import ConfigWatcher, SettingsLoader
 from router.settings import Settings
 
@@ -41,7 +42,7 @@ class _Alone(OnlyChild):
 
 
 def serve(settings: Settings, loader: SettingsLoader | None = None) -> int:
-    """Serves until told to end. Returns the exit code. Raises `ConfigError`, and OSError when it cannot listen."""
+    """Serves until told to end. Returns the exit code. Raises `ConfigError`."""
     configure(settings.log.level, settings.log.format)
     with listeners(settings) as (listener, admin_listener):
         return serve_on(listener, settings, loader, _Alone(), admin_listener)
@@ -97,9 +98,8 @@ async def _serve(
         if watcher is not None:
             app.supervisor.spawn("configuration", watcher.run)
             app.administrator.reloads_by(_reloading(watcher))
-        host, port = listener.getsockname()[:2]
         scheme = "http" if app.certificates.to_clients is None else "https"
-        logger.info("serving on %s://%s:%d, %d endpoints", scheme, host, port, len(app.pool.snapshot()))
+        logger.info("serving on %s://%s, %d endpoints", scheme, address(listener), len(app.pool.snapshot()))
         # What lives as long as the process is no work for the garbage collector.
         gc.collect()
         gc.freeze()

@@ -26,7 +26,7 @@ class ServerSettings(Section):
     """The side that clients see."""
 
     host: Host = "127.0.0.1"
-    """Address to listen on; `0.0.0.0` or `::` for every interface."""
+    """Address to listen on; `0.0.0.0` for every interface, `::` for every interface by IPv6 and IPv4."""
     port: Port = 8000
     """Port to listen on."""
     workers: int = Field(default=1, ge=1, le=256)

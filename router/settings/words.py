@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Strict
 from pydantic_core import PydanticCustomError
 
 from router.core import Role
+from router.wire.hosts import without_brackets
 
 MOST_S = 31_536_000
 """A year: longer times are mistakes, and clocks and timers need not take them."""
@@ -59,6 +60,7 @@ def _host_port(value: str) -> str:
 
 
 def _host(value: str) -> str:
+    value = without_brackets(value)
     if not value:
         raise ValueError("is empty: give the address to listen on, like 127.0.0.1, or 0.0.0.0 for every interface")
     if not value.isprintable() or any(sign in value for sign in " /[]"):

@@ -22,10 +22,10 @@ import msgspec
 
 from router.api.admin import Obedience, Order
 from router.errors import ConfigError
+from router.listening import address, listeners
 from router.observability.logs import configure
 from router.observability.merge import counts, merge
 from router.orders import InForce
-from router.process import listeners
 from router.reload import SettingsLoader
 from router.settings import Settings
 from router.workers.embedded import EmbeddedValkey
@@ -41,7 +41,7 @@ _EMBEDDED_POLL_S = 0.5
 
 
 def serve_many(settings: Settings, loader: SettingsLoader) -> int:
-    """Serves until told to end. Returns the exit code. Raises `ConfigError`, and OSError when it cannot listen."""
+    """Serves until told to end. Returns the exit code. Raises `ConfigError`."""
     configure(settings.log.level, settings.log.format)
     with (
         listeners(settings) as (listener, admin_listener),
@@ -127,8 +127,7 @@ class Parent:
         }
         answerer = Answerer(self._folder / PARENT, answers)
         await answerer.start()
-        host, port = self._listener.getsockname()[:2]
-        logger.info("%d workers on http://%s:%d", len(self._workers), host, port)
+        logger.info("%d workers on %s", len(self._workers), address(self._listener))
         valkey = asyncio.create_task(self._keep_embedded(), name="embedded valkey")
         try:
             async with asyncio.TaskGroup() as group:

@@ -12,7 +12,8 @@ import httpx
 from loadtest.simulator import TOKENIZER_PATH, RunningEngine
 from router.app import App
 from router.assembly import clients
-from router.process import Process, listen
+from router.listening import listen
+from router.process import Process
 from router.settings import Settings, load
 
 

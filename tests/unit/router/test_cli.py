@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +147,10 @@ class TestHelp:
         assert re.fullmatch(r"kvrouter \S+ \(Python \S+\)\n", capsys.readouterr().out)
 
 
-def kvrouter(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command as a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "router", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+def kvrouter(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own; `environment`: by default this process's."""
+    command = [sys.executable, "-m", "router", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 class TestProcess:
@@ -171,6 +170,19 @@ class TestProcess:
         assert done.returncode == 1
         assert f"trouble: 127.0.0.1:{port} cannot be reached (connection refused)" in done.stdout
         assert done.stderr == ""
+
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_a_busy_port_of_administration_is_told_as_such(self, workers: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as free:
+            taken, port = server.getsockname()[1], free.getsockname()[1]
+            free.close()
+            environment = os.environ | {"KVROUTER_SERVER__ADMIN_PORT": str(taken)}
+            done = kvrouter("serve", ENGINE, "--port", str(port), "--workers", workers, environment=environment)
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"kvrouter: server.admin_port: cannot listen on 127.0.0.1:{taken} (address already in use): "
+            "stop what listens there, or give another server.admin_port\n"
+        )
 
     @pytest.mark.parametrize("command", [["serve", "--port", "{port}", ENGINE], ["demo", "--port", "{port}"]])
     def test_a_busy_port_is_one_sentence(self, command: list[str]) -> None:
