@@ -217,6 +217,8 @@ class App:
         self.indexing.forget(endpoint_id)
         self.engines.forget(endpoint_id)
         self._watch.forget(endpoint_id)
+        if self._planned is not None:
+            self._planned.startups.forget(endpoint_id)
 
     def _plugin_failed(self, plugin: str, leg: Leg, error: Exception) -> None:
         self._plugin_failures[plugin] += 1

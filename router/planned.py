@@ -14,6 +14,7 @@ import yaml
 from router.capacity.demand import Objective, Qos
 from router.capacity.engine_model import EngineModels
 from router.capacity.plan import Rules
+from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
 from router.capacity.variants import Variant, VariantError, read
 from router.core import InferenceRequest
@@ -38,6 +39,7 @@ class Planned(NamedTuple):
     planning: Planning
     wake: Wake
     listener: Listener
+    startups: Startups
     discoveries: Mapping[str, Discovery]
     """Of engines that the actuator starts."""
 
@@ -61,13 +63,14 @@ def planned(
     if settings.server.workers > 1:
         raise ConfigError("capacity.planner needs all traffic in one process: set server.workers to 1")
     variants = _variants(chosen)
-    pools, traffic = Pools(variants), Traffic()
+    pools, traffic, startups = Pools(variants), Traffic(), Startups()
     wake = Wake(most=chosen.max_held, wait_s=chosen.hold_s, pool_of=pools.of, knows=pools.knows)
     actuator, discoveries = _actuator(chosen, variants, pool, inflight, clock)
     planning = Planning(
         options=_options(chosen),
         solver=Solver(chosen.timeout_s),
         traffic=traffic,
+        startups=startups,
         pools=pools,
         engines=engines,
         states=pool.snapshot,
@@ -82,7 +85,8 @@ def planned(
     def qos_of(request: InferenceRequest) -> Qos:
         return Qos.BATCH if priority_of(request) < 0 else Qos.INTERACTIVE
 
-    return Planned(planning, wake, Listener(traffic, pool_of=pools.of, qos_of=qos_of, wall=time.time), discoveries)
+    listener = Listener(traffic, startups, pool_of=pools.of, qos_of=qos_of, wall=time.time)
+    return Planned(planning, wake, listener, startups, discoveries)
 
 
 def _options(chosen: CapacitySettings) -> PlanningOptions:
@@ -95,6 +99,7 @@ def _options(chosen: CapacitySettings) -> PlanningOptions:
             least=chosen.min_engines,
             most=chosen.max_engines,
             headroom=chosen.headroom_ratio,
+            burst=chosen.burst_ratio,
             survive_failures=chosen.survive_failures,
             stabilization_s=chosen.stabilization_s,
             margin=chosen.margin_ratio,

@@ -7,7 +7,15 @@ import sys
 
 from rich.console import Console
 
-BENCHES = ("kvindex_bench", "scheduling_bench", "tokenization_bench", "relay_bench", "serving_bench", "sharing_bench")
+BENCHES = (
+    "kvindex_bench",
+    "scheduling_bench",
+    "tokenization_bench",
+    "relay_bench",
+    "serving_bench",
+    "sharing_bench",
+    "planning_bench",
+)
 
 
 def main() -> int:

@@ -20,14 +20,13 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
-import loadtest.replay
+from loadtest.replay.digests import PRODUCT, WORLD, digest
 from loadtest.replay.plan import Plan, load, run_one
 from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Slo, Summary, Window, slo_headers, summarize
@@ -250,32 +249,9 @@ def _file(results: Path, point: Point, policy: str, seed: int) -> Path:
     return results / f"{name}-{seed}-{hashlib.sha256(told).hexdigest()[:16]}.json"
 
 
-_WORLD = (
-    *(f"loadtest/replay/{name}.py" for name in ("cache", "engine", "fleet", "inputs", "job", "plan", "results")),
-    *(f"loadtest/replay/{name}.py" for name in ("routing", "simulation", "synthetic", "workload")),
-    "loadtest/replay/policies",
-    "loadtest/simulator/timing.py",
-    "loadtest/simulator/profiles.yaml",
-    "kvindex/memory.py",
-    "router/inflight.py",
-)
-_PRODUCT = (*_WORLD, "router/capacity", "router/plugins", "router/scheduling")
-
-
 def _source(policy: str) -> str:
     """Digest of the code that can change a run: formulas of the field do not change with the product's plugins."""
-    return _digest(_PRODUCT if find(policy).product else _WORLD)
-
-
-@cache
-def _digest(parts: tuple[str, ...]) -> str:
-    root = Path(loadtest.replay.__file__).parents[2]
-    whole = hashlib.sha256()
-    for part in parts:
-        path = root / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            whole.update(file.read_bytes())
-    return whole.hexdigest()
+    return digest(PRODUCT if find(policy).product else WORLD)
 
 
 def _text(policy: str) -> str:

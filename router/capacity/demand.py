@@ -40,6 +40,12 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """Variance over mean of the number of arrivals in a short time; 1 for a Poisson process."""
     error: float = 0.0
     """Relative standard deviation of the forecast that this is."""
+    chance: float = 0.0
+    """The part of it that a forecast of traffic that stays what it is would have too."""
+    calm_rate: float = 0.0
+    """Of interactive requests, in the calm times of the last hour."""
+    falling_s: float | None = None
+    """Over so many seconds the rate has been falling by more than chance explains; None: it has not."""
     backlog_tokens: float = 0.0
     """Prompt tokens that wait now to be computed."""
     held: int = 0
@@ -55,7 +61,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def scaled(self, factor: float) -> Demand:
         """The same mix at so many times the interactive rate."""
         shapes = [msgspec.structs.replace(shape, rate=shape.rate * factor) for shape in self.shapes]
-        return msgspec.structs.replace(self, shapes=shapes)
+        return msgspec.structs.replace(self, shapes=shapes, calm_rate=self.calm_rate * factor)
 
     def colder(self, share: float) -> Demand:
         """With that share of what caches now give to be computed again."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from router.capacity.judgement import Judged, cost_of
+from router.capacity.need import Form
 from router.capacity.plan import Action, Alternative, Key, Plan, PoolView
-from router.capacity.programme import Form
 from router.core import Role
 
 

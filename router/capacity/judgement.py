@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from router.capacity.demand import Demand
+from router.capacity.need import Form
 from router.capacity.plan import Key, PoolView
-from router.capacity.programme import Form
 from router.capacity.sizing import Sizing, size
 from router.core import Role
 
@@ -42,6 +42,8 @@ def judge(view: PoolView) -> Judged:
         demand = msgspec.structs.replace(demand, shapes=[msgspec.structs.replace(s, rate=1e-6) for s in demand.batch])
     present = view.fleet.present
     rate = demand.rate * (1.0 + rules.headroom + rules.certainty * demand.error) + _backlog_rate(view, demand)
+    if rules.burst > 1.0:
+        rate = max(rate, demand.calm_rate * rules.burst)
     form = form_of(view)
     roles = [role for each in Form if _allowed(view, each) for role in each.roles]
     sizings = {

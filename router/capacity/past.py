@@ -2,9 +2,9 @@
 
 A forecast of steady traffic wanders with chance, for as long as its window is; a number of engines that just sufficed
 all along a stabilization window need not suffice in the next. So a scale-in is planned for the greatest load of a
-longer memory, as far as chance could bring it back: up to `_DEVIATIONS` of the forecast's error above the present. A
-real fall is followed at once down to there, and all the way when the memory has passed. A demand that chance alone
-moves is then met by the same engines all the time, whatever its rate.
+longer memory, as far as chance could bring it back: up to `_DEVIATIONS` of what chance does to a forecast above the
+present. A real fall is followed at once down to there; while it is seen to be one, only what was found in the last part
+of it is remembered. A demand that chance alone moves is then met by the same engines all the time, whatever its rate.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from router.capacity.plan import Key
 
 _MEMORY = 24.0
 """Stabilization windows that are remembered: two hours for five minutes."""
-_DEVIATIONS = 4.0
-"""Of the forecast's error, by which chance may bring a demand back: the mix of requests, which the error leaves out,
-wanders about as much as their number."""
+_FALL = 1 / 12
+"""Part of a fall over which it makes little difference."""
+_DEVIATIONS = 3.0
+"""By which chance may bring a demand back: from as many below what it is as it is above at other times."""
 _MOST_WINDOW = 512
 _MOST_PEAKS = 1024
 _REGRET_S = 3600.0
@@ -50,20 +51,26 @@ class Past:
 
     # Load
 
-    def loaded(self, now: float, rate: float, work_s: float, stabilization_s: float) -> None:
-        """`rate` requests a second must be carried now, each of which takes an engine so many seconds."""
+    def loaded(
+        self, now: float, rate: float, work_s: float, stabilization_s: float, falling_s: float | None = None
+    ) -> None:
+        """`rate` requests a second must be carried now, each of which takes an engine so many seconds; for `falling_s`
+        they have been getting fewer, and not by chance."""
         load = rate * work_s
         while self._peaks and self._peaks[-1][1] <= load:
             self._peaks.pop()
         self._peaks.append((now, load))
-        while self._peaks[0][0] < now - _MEMORY * stabilization_s:
+        memory = _MEMORY * stabilization_s
+        if falling_s is not None:
+            memory = min(memory, _FALL * falling_s)
+        while self._peaks[0][0] < now - memory:
             self._peaks.popleft()
 
-    def lasting(self, rate: float, work_s: float, error: float) -> float:
+    def lasting(self, rate: float, work_s: float, chance: float) -> float:
         """The rate, of requests as they are now, that chance may bring back while the traffic stays what it is."""
         if not self._peaks or work_s <= 0.0:
             return rate
-        return max(rate, min(self._peaks[0][1] / work_s, rate * (1.0 + _DEVIATIONS * error)))
+        return max(rate, min(self._peaks[0][1] / work_s, rate * (1.0 + _DEVIATIONS * chance)))
 
     # Changes
 

@@ -40,6 +40,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 64
     headroom: float = 0.05
     """Share of the demand that is planned for beyond what is forecast and its error."""
+    burst: float = 1.0
+    """Times the calm traffic that there is always room for."""
     survive_failures: bool = False
     """One engine of each role may fail, and what remains still takes the traffic."""
     stabilization_s: float = 300.0
@@ -50,7 +52,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Without a request for so long, a pool that may goes to zero."""
     lasting_s: float = 1800.0
     """Time over which the cost of a start or a drain is spread."""
-    certainty: float = 1.0
+    certainty: float = 0.5
     """Standard deviations of the forecast's error that are planned for."""
 
 

@@ -15,10 +15,12 @@ from collections.abc import Mapping, Sequence
 
 from router.capacity.explanation import explained, held
 from router.capacity.judgement import Judged, cost_of, form_of, judge
+from router.capacity.need import Form, Need, Solution, Unsolved
 from router.capacity.past import Past
 from router.capacity.performance import Law
 from router.capacity.plan import Action, Key, Plan, PoolView
-from router.capacity.programme import Form, Need, Solution, Unsolved, solve, used
+from router.capacity.programme import solve, used
+from router.capacity.variants import Variant
 from router.core import Role
 
 _QUIET = 1e-3
@@ -57,12 +59,12 @@ class Planner:
         """The rate to plan for: what must be carried, and where that is, what a scale-in must leave engines for."""
         past = self._past.setdefault(one.view.name, Past())
         work_s = sum(one.sizings[role].work_s for role in one.form.roles if role in one.sizings)
-        past.loaded(now, one.rate, work_s, one.view.rules.stabilization_s)
+        past.loaded(now, one.rate, work_s, one.view.rules.stabilization_s, one.demand.falling_s)
         if not one.suffices:
             return one.rate
-        lasting = past.lasting(one.rate, work_s, one.demand.error)
+        lasting = past.lasting(one.rate, work_s, one.demand.chance)
         # What is left after a scale-in must do for more than is expected now, with colder caches.
-        return lasting * (1.0 + one.view.rules.margin + past.regret(now)) * _cold(one)
+        return max(lasting, one.rate * (1.0 + one.view.rules.margin + past.regret(now))) * _cold(one)
 
     # Without the programme
 
@@ -191,8 +193,9 @@ def _need(one: Judged, rate: float) -> Need:
         for role in one.sizings:
             law = Law(view.variants, role, shapes, rules.objective)
             whole[role] = [float(value) for value in law.capacities([1], 0.0).stable[:, 0]]
-    price = {variant.name: variant.cost_per_hour for variant in view.variants}
+    each = {variant.name: variant.cost_per_hour / rules.lasting_s for variant in view.variants}
     startup = {variant.name: variant.startup_s for variant in view.variants}
+    warm = {variant.name: _warm_s(one, variant) for variant in view.variants}
     return Need(
         pool=view.name,
         sizings=one.sizings,
@@ -203,11 +206,21 @@ def _need(one: Judged, rate: float) -> Need:
         present=one.present,
         least=max(rules.least, 1),
         most=rules.most,
-        start_cost={name: price[name] * startup[name] / rules.lasting_s for name in price},
-        drain_cost={name: price[name] * 0.5 * startup[name] / rules.lasting_s for name in price},
+        start_cost={name: each[name] * startup[name] for name in each},
+        drain_cost={name: each[name] * (0.5 * startup[name] + warm[name]) for name in each},
         switch_cost=0.05 * cost_of(view, one.present),
         form=one.form if one.present else None,
+        # While there is too little, nothing is exchanged: an exchange is planned from what suffices.
+        floor={} if one.suffices else {key: n for key, n in one.present.items() if key[0] in one.form.roles},
     )
+
+
+def _warm_s(one: Judged, variant: Variant) -> float:
+    """Engine time that it takes to compute again what the caches of one engine gave."""
+    shapes = one.demand.shapes
+    prompts = sum(shape.rate * (shape.new_tokens + shape.cached_tokens) for shape in shapes)
+    cached = sum(shape.rate * shape.cached_tokens for shape in shapes)
+    return cached / prompts * variant.kv_tokens * variant.laws.token_s if prompts > 0.0 else 0.0
 
 
 def _cold(one: Judged) -> float:

@@ -73,11 +73,20 @@ def written(variants: Sequence[Variant]) -> dict[str, object]:
     return {"variants": msgspec.to_builtins(list(variants))}
 
 
-def learnt(variant: Variant, profiles: Sequence[tuple[Profile, float]], kv_tokens: Sequence[int] = ()) -> Variant:
+def learnt(
+    variant: Variant,
+    profiles: Sequence[tuple[Profile, float]],
+    kv_tokens: Sequence[int] = (),
+    startup_s: float | None = None,
+) -> Variant:
     """The variant as its endpoints have shown it: `profiles` with the confidence (0..1) of each.
 
-    Where none is trusted, what was given by hand stays; without that the prior does, which is pessimistic.
+    Where none is trusted, what was given by hand stays; without that the prior does, which is pessimistic. A start-up
+    time is taken as far as it is not out of all proportion to the one given: engines that nobody can place start late.
     """
+    if startup_s is not None:
+        longest = _LONGEST_START * variant.startup_s
+        variant = msgspec.structs.replace(variant, startup_s=min(max(startup_s, _SHORTEST_START_S), longest))
     trusted = [(profile, confidence) for profile, confidence in profiles if confidence >= _TRUSTED]
     sizes = sorted(size for size in kv_tokens if size > 0)
     if sizes:
@@ -92,3 +101,5 @@ def learnt(variant: Variant, profiles: Sequence[tuple[Profile, float]], kv_token
 
 
 _TRUSTED = 0.5
+_LONGEST_START = 4.0
+_SHORTEST_START_S = 1.0

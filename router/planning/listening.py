@@ -1,10 +1,11 @@
-"""Listener: an observer that turns what the router hears of requests into traffic. PURE."""
+"""Listener: an observer that turns what the router hears of requests into traffic and start-up times. PURE."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from router.capacity.demand import Qos
+from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
 from router.core import Decision, InferenceRequest, TokenizedPrompt
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed, Outcome
@@ -16,6 +17,7 @@ class Listener:
     def __init__(
         self,
         traffic: Traffic,
+        startups: Startups,
         *,
         pool_of: Callable[[str | None], str],
         qos_of: Callable[[InferenceRequest], Qos],
@@ -23,6 +25,7 @@ class Listener:
     ) -> None:
         """`pool_of`: a request's model -> its pool; `wall`: seconds since the epoch."""
         self._traffic = traffic
+        self._startups = startups
         self._pool_of = pool_of
         self._qos_of = qos_of
         self._wall = wall
@@ -34,7 +37,8 @@ class Listener:
 
     def on_leg_failed(self, event: LegFailed) -> None: ...
 
-    def on_first_token(self, event: FirstToken) -> None: ...
+    def on_first_token(self, event: FirstToken) -> None:
+        self._startups.first_token(event.endpoint_id, event.since_dispatch_s)
 
     def on_end(self, event: Ended) -> None:
         if event.outcome is Outcome.OK and event.prompt_tokens and event.output_tokens:

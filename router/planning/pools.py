@@ -6,7 +6,7 @@ that a pool scaled to zero can be woken. An endpoint's variant is its label ``va
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -77,10 +77,22 @@ class Pools:
                 of[engine.key] = of.get(engine.key, 0) + 1
         return Fleet(ready=ready, starting=counts[0], hung=counts[1])
 
+    def engines(self, states: Sequence[EndpointState]) -> dict[str, tuple[Key, float | None]]:
+        """Healthy endpoints: id -> role and variant, and when its process began."""
+        return {
+            state.endpoint.id: ((state.endpoint.role, self.variant_of(state)), state.process_start)
+            for state in states
+            if state.health is Health.HEALTHY
+        }
+
     def variants(
-        self, states: Sequence[EndpointState], profiles: Mapping[str, Profile], sure: Mapping[str, EngineEstimate]
+        self,
+        states: Sequence[EndpointState],
+        profiles: Mapping[str, Profile],
+        sure: Mapping[str, EngineEstimate],
+        startup_s: Callable[[str], float | None],
     ) -> list[Variant]:
-        """As the endpoints that carry each have shown it: endpoint id -> profile and estimate."""
+        """As the endpoints that carry each have shown it: endpoint id -> profile and estimate; variant -> start-up."""
         found = []
         for variant in self._variants.values():
             its = [state for state in states if self.variant_of(state) == variant.name]
@@ -90,7 +102,7 @@ class Pools:
                 if state.endpoint.id in profiles and (e := sure.get(state.endpoint.id)) is not None
             ]
             sizes = [(state.num_blocks or 0) * (state.block_size or 0) for state in its]
-            found.append(learnt(variant, known, sizes))
+            found.append(learnt(variant, known, sizes, startup_s(variant.name)))
         return found
 
 

@@ -15,6 +15,7 @@ import msgspec
 from router.capacity.demand import Demand
 from router.capacity.engine_model import EngineModels
 from router.capacity.plan import Action, Plan, PoolView, Rules
+from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
 from router.capacity.variants import Variant
 from router.core import EndpointState, Inflight
@@ -27,6 +28,7 @@ from router.ports import Clock
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
+_NOTE_S = 1.0
 _LEAST_WAKE_S = 1.0
 """Between two cycles, even when requests begin to be held."""
 
@@ -51,6 +53,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     held: Mapping[str, int] = {}
     actions: Mapping[tuple[str, str], int] = {}
     """(pool, action) -> plans that changed something."""
+    startup_s: Mapping[tuple[str, str], float] = {}
+    """(pool, variant) -> seconds to the first useful token that are planned with."""
 
 
 class Planning:
@@ -60,6 +64,7 @@ class Planning:
         options: PlanningOptions,
         solver: Solver,
         traffic: Traffic,
+        startups: Startups,
         pools: Pools,
         engines: EngineModels,
         states: Callable[[], Sequence[EndpointState]],
@@ -73,6 +78,7 @@ class Planning:
         self._options = options
         self._solver = solver
         self._traffic = traffic
+        self._startups = startups
         self._pools = pools
         self._engines = engines
         self._states = states
@@ -101,10 +107,19 @@ class Planning:
             await self._solver.aclose()
 
     async def watch(self) -> None:
-        """Lets held requests look, as long as there are any. Until cancelled."""
+        """Lets held requests look, as long as there are any, and notes who has come. Until cancelled."""
+        noted = self._clock()
         while True:
             self._wake.look()
+            if self._clock() - noted >= _NOTE_S:
+                noted = self._clock()
+                self._note(self._states())
             await asyncio.sleep(_LOOK_S)
+
+    def _note(self, states: Sequence[EndpointState]) -> None:
+        for name in self._pools.names(states):
+            its = [state for state in states if pool_of(state) == name]
+            self._startups.seen(name, self._pools.engines(its), self._clock())
 
     async def _rest(self, began: float) -> None:
         """Until the next cycle is due, or sooner when a pool must be woken."""
@@ -128,7 +143,8 @@ class Planning:
             self._status = msgspec.structs.replace(self._status, failures=self._status.failures + 1)
             logger.warning("no plan (%s): the last one stays in force", error)
             return
-        for plan in said.plans:
+        for view, plan in zip(views, said.plans, strict=True):
+            self._startups.asked(plan.pool, plan.desired, view.fleet.ready, self._clock())
             if plan.action is not Action.HOLD:
                 key = (plan.pool, plan.action.value)
                 self._actions[key] = self._actions.get(key, 0) + 1
@@ -139,6 +155,7 @@ class Planning:
             took_s=said.took_s,
             failures=self._status.failures,
             actions=dict(self._actions),
+            startup_s={(view.name, variant.name): variant.startup_s for view in views for variant in view.variants},
         )
         for plan in said.plans:
             try:
@@ -150,13 +167,14 @@ class Planning:
         """What the planner is asked about now."""
         states = self._states()
         self._pools.look(states)
+        self._note(states)
         profiles = self._engines.profiles()
         sure = {name: self._engines.estimate(name) for name in profiles}
         starting = self._actuator.starting()
         found = []
         for name in self._pools.names(states):
             its = [state for state in states if pool_of(state) == name]
-            variants = self._pools.variants(its, profiles, sure)
+            variants = self._pools.variants(its, profiles, sure, self._startups.of)
             last = self._traffic.last_arrival(name)
             found.append(
                 PoolView(

@@ -43,6 +43,14 @@ class PlanMetrics(Collector):
         yield CounterMetricFamily(
             "kvrouter_plan_failures", "Times the solver gave nothing in time", value=status.failures
         )
+        startup = GaugeMetricFamily(
+            "kvrouter_variant_startup_seconds",
+            "From asking for an engine to its first useful token, as planned with",
+            labels=["pool", "variant"],
+        )
+        for (pool, name), seconds in status.startup_s.items():
+            startup.add_metric([pool, name], seconds)
+        yield startup
         age = None if status.made_at is None else self._now() - status.made_at
         if age is not None:
             yield GaugeMetricFamily("kvrouter_plan_age_seconds", "Since the last plan was made", value=age)
@@ -86,6 +94,7 @@ def described(status: Status | None, now: float) -> dict[str, Any]:
         "took_s": status.took_s,
         "failures": status.failures,
         "held": status.held,
+        "startup_s": [{"pool": pool, "variant": name, "seconds": s} for (pool, name), s in status.startup_s.items()],
         "plans": [_plan(plan) for plan in status.plans],
     }
 

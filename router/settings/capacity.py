@@ -44,6 +44,9 @@ class CapacitySettings(Section):
     """Whether prompts are prefilled on engines of their own; `present`: as the pool does now."""
     headroom_ratio: float = Field(default=0.05, ge=0, le=5)
     """Share of the demand that is planned for beyond the forecast and its error."""
+    burst_ratio: float = Field(default=1.0, ge=1, le=100)
+    """Bursts that come faster than engines start reach so many times the calm traffic (the lowest quarter of the last
+    hour's minutes): room for them is kept all the time. 1: none is."""
     survive_failures: bool = False
     """One engine of each role may fail, and the others still take the traffic."""
     stabilization_s: SecondsOrZero = 300.0

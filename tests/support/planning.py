@@ -52,8 +52,16 @@ def view(its_demand: Demand | None, ready: dict[Key, int] | None = None, **field
 class Day:
     """A pool whose engines are there as soon as they are asked for."""
 
-    def __init__(self, rate: Callable[[float], float], *, rules: Rules | None = None, seed: int = 1) -> None:
+    def __init__(
+        self,
+        rate: Callable[[float], float],
+        *,
+        rules: Rules | None = None,
+        seed: int = 1,
+        variants: Sequence[Variant] = (),
+    ) -> None:
         self._rate = rate
+        self._variants = list(variants) or [variant()]
         self._rules = rules or Rules()
         self._rng = random.Random(seed)
         self._next = 0.0
@@ -72,18 +80,16 @@ class Day:
             now += every
             self._arrive(now)
             seen = self.traffic.demand("m", now, 90.0 + every)
-            self.plans += self.planner.plan(now, [view(seen, self.fleet, rules=self._rules)])
+            self.plans += self.planner.plan(now, [view(seen, self.fleet, rules=self._rules, variants=self._variants)])
             self.fleet = dict(self.plans[-1].desired)
 
     def _arrive(self, until: float) -> None:
         rng = self._rng
-        while True:
+        while self._next < until:
             rate = self._rate(self._next)
-            self._next += rng.expovariate(rate) if rate > 0 else 1.0
-            if self._next >= until:
-                return
             if rate > 0:
                 prompt = int(2500 * rng.lognormvariate(-0.25, 0.7))
                 output = 1 + int(250 * rng.lognormvariate(-0.25, 0.7))
                 self.traffic.arrived("m", Qos.INTERACTIVE, prompt, self._next)
                 self.traffic.answered("m", Qos.INTERACTIVE, prompt, 0, output, self._next)
+            self._next += rng.expovariate(rate) if rate > 0 else 1.0

@@ -25,6 +25,10 @@ LAWS = (
 """Names on the command line; `loadtest.replay.scaling.catalogue` makes them."""
 
 
+Knob = Mapping[Role, float]
+"""A law's one number, by role."""
+
+
 class Gauge(msgspec.Struct, frozen=True, kw_only=True):
     """One serving engine, as a scrape would tell and the router counts."""
 

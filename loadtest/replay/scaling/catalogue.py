@@ -1,20 +1,21 @@
-"""Laws of scaling by name: ``NAME`` or ``NAME@KNOB``."""
+"""Laws of scaling by name: ``NAME``, ``NAME@KNOB``, or ``NAME@PREFILL/DECODE`` where each role has its own knob."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
-from loadtest.replay.scaling.base import Given, ScalingLaw
-from loadtest.replay.scaling.planned import Clairvoyant, Planned, rules_of, variant_of
+from loadtest.replay.scaling.base import Given, Knob, ScalingLaw
+from loadtest.replay.scaling.planned import Clairvoyant, Planned, replayed, variant_of
 from loadtest.replay.scaling.references import Hpa, KedaSlo, Kpa, LoadPlanner, Static, Wva
 from loadtest.simulator.timing import EngineProfile
+from router.core import Role
 from router.errors import ConfigError
 
-Make = Callable[[Given, EngineProfile, float], ScalingLaw]
+Make = Callable[[Given, EngineProfile, Knob], ScalingLaw]
 
 
-def _load_planner(given: Given, profile: EngineProfile, share: float) -> ScalingLaw:
+def _load_planner(given: Given, profile: EngineProfile, share: Knob) -> ScalingLaw:
     # What a profiling run shows: prefills one after the other, and the batch whose steps just meet the objective.
     held = 2000
     batch = (given.tpot_s - profile.step_s) / (profile.per_seq_s + profile.per_kv_token_s * held)
@@ -23,15 +24,9 @@ def _load_planner(given: Given, profile: EngineProfile, share: float) -> Scaling
     return LoadPlanner(given, share, profile.prefill_tokens_per_s, batch / step)
 
 
-def _planner(given: Given, profile: EngineProfile, headroom: float) -> ScalingLaw:
-    # A day that is compressed leaves no time for the stabilization that is right for a whole one.
-    rules = rules_of(given, headroom=headroom, margin=0.05, stabilization_s=90.0)
-    return Planned(given, variant_of(profile, given.startup_s), rules)
-
-
 MAKERS: dict[str, tuple[float, Make]] = {
-    "planner": (0.0, _planner),
-    "clairvoyant": (1.0, lambda g, p, knob: Clairvoyant(g, variant_of(p, g.startup_s), knob)),
+    "planner": (1.0, lambda g, p, knob: Planned(g, variant_of(p, g.startup_s), replayed(g, max(knob.values())))),
+    "clairvoyant": (1.0, lambda g, p, knob: Clairvoyant(g, variant_of(p, g.startup_s), max(knob.values()))),
     "static": (8.0, lambda g, _, knob: Static(g, knob)),
     "hpa-concurrency": (12.0, lambda g, _, knob: Hpa(g, knob, "concurrency")),
     "hpa-kv": (0.1, lambda g, _, knob: Hpa(g, knob, "kv")),
@@ -45,16 +40,29 @@ MAKERS: dict[str, tuple[float, Make]] = {
 
 def make_law(name: str, given: Given, profile: EngineProfile) -> ScalingLaw:
     """Raises `ConfigError`."""
-    plain, _, knob = name.partition("@")
+    plain, knob = _read(name, given)
+    return MAKERS[plain][1](given, profile, knob)
+
+
+def first_fleet(name: str, given: Given, profile: EngineProfile) -> Mapping[Role, int]:
+    """Every law begins with what the first requests need, but the one that keeps what it begins with."""
+    plain, knob = _read(name, given)
+    if plain == "static":
+        return {role: int(count) for role, count in knob.items()}
+    return Clairvoyant(given, variant_of(profile, given.startup_s), 1.0).first()
+
+
+def _read(name: str, given: Given) -> tuple[str, Knob]:
+    plain, _, text = name.partition("@")
     if plain not in MAKERS:
         close = get_close_matches(plain, MAKERS, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(f"--scaling: no law {plain!r}: {hint}There are {', '.join(MAKERS)}")
-    default, make = MAKERS[plain]
+    default = MAKERS[plain][0]
     try:
-        value = float(knob) if knob else default
+        values = [float(part) for part in text.split("/")] if text else [default]
     except ValueError:
-        value = -1.0
-    if not 0.0 <= value < 1e6:
-        raise ConfigError(f"--scaling: {name}: {knob!r} is no number: write something like {plain}@{default:g}")
-    return make(given, profile, value)
+        values = []
+    if len(values) not in (1, len(given.roles)) or not all(0.0 <= value < 1e6 for value in values):
+        raise ConfigError(f"--scaling: {name}: {text!r} is no number: write something like {plain}@{default:g}")
+    return plain, dict(zip(given.roles, values * len(given.roles), strict=False))

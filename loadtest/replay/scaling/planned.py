@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from loadtest.replay.scaling.base import Given, Seen
 from loadtest.replay.scaling.days import BLOCK
 from loadtest.replay.workload import Request
@@ -51,6 +53,11 @@ def rules_of(given: Given, **more: float) -> Rules:
     return Rules(aggregated=not disaggregated, disaggregated=disaggregated, objective=objective, **more)  # type: ignore[arg-type]
 
 
+def replayed(given: Given, burst: float) -> Rules:
+    """A day that is compressed leaves no time for the stabilization that is right for a whole one."""
+    return rules_of(given, headroom=0.0, burst=burst, margin=0.05, stabilization_s=90.0)
+
+
 class Planned:
     """Hears what the router's observers hear, and asks the planner."""
 
@@ -69,7 +76,7 @@ class Planned:
         ahead = self._variant.startup_s + self.interval_s
         demand = self._traffic.demand(_POOL, seen.now, ahead)
         backlog = sum(engine.prefill_tokens for engine in seen.engines)
-        demand = _with(demand, float(backlog), seen.held)
+        demand = msgspec.structs.replace(demand, backlog_tokens=float(backlog), held=seen.held)
         fleet = Fleet(
             ready={(role, self._variant.name): seen.ready(role) for role in self._given.roles if seen.ready(role)},
             starting={(role, self._variant.name): n for role, n in seen.starting.items() if n},
@@ -86,18 +93,6 @@ class Planned:
         plan = self._planner.plan(seen.now, [view])[0]
         self.plans.append(plan)
         return {role: plan.of_role(role) for role in self._given.roles}
-
-
-def _with(demand: Demand, backlog: float, held: int) -> Demand:
-    return Demand(
-        shapes=demand.shapes,
-        batch=demand.batch,
-        dispersion=demand.dispersion,
-        error=demand.error,
-        backlog_tokens=backlog,
-        held=held,
-        confidence=demand.confidence,
-    )
 
 
 class _Ear:
@@ -149,7 +144,7 @@ class Clairvoyant:
             for role in self._given.roles
         }
 
-    def first(self) -> dict[Role, int]:
+    def first(self) -> Mapping[Role, int]:
         """What it would begin with."""
         return {role: max(self._need(at, role) for at in (0.0, 30.0, 60.0, 90.0)) for role in self._given.roles}
 

@@ -1,7 +1,7 @@
 """The field's laws of scaling, from what is published of them; `docs/autoscaling.md` names the sources. PURE.
 
-Each has one knob, the target that an operator would tune. In a disaggregated pool a law that knows no roles is asked
-once for each role, of that role's engines.
+Each has one knob, the target that an operator would tune, for each role its own. In a disaggregated pool a law that
+knows no roles is asked once for each role, of that role's engines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from loadtest.replay.results import quantile
-from loadtest.replay.scaling.base import Gauge, Given, Seen
+from loadtest.replay.scaling.base import Gauge, Given, Knob, Seen
 from router.core import Role
 from router.observability.events import Observer
 
@@ -41,11 +41,11 @@ class Static:
     interval_s = 60.0
     observer: Observer | None = None
 
-    def __init__(self, given: Given, engines: float) -> None:
-        self._given, self._engines = given, int(engines)
+    def __init__(self, given: Given, engines: Knob) -> None:
+        self._engines = {role: int(engines[role]) for role in given.roles}
 
     def desired(self, seen: Seen) -> Mapping[Role, int]:
-        return dict.fromkeys(self._given.roles, self._engines)
+        return self._engines
 
 
 class Hpa:
@@ -54,7 +54,7 @@ class Hpa:
     interval_s = 15.0
     observer: Observer | None = None
 
-    def __init__(self, given: Given, target: float, metric: str) -> None:
+    def __init__(self, given: Given, target: Knob, metric: str) -> None:
         self._given, self._target, self._metric = given, target, metric
         self._lowest = {role: _Lowest(_DOWN_S) for role in given.roles}
 
@@ -62,14 +62,14 @@ class Hpa:
         return {role: self._of(seen, role) for role in self._given.roles}
 
     def _of(self, seen: Seen, role: Role) -> int:
-        engines, total = seen.of(role), seen.total(role)
+        engines, total, target = seen.of(role), seen.total(role), self._target[role]
         if not engines:
             return max(total, 1)
         value = sum(map(self._value, engines))
-        ratio = value / len(engines) / self._target
+        ratio = value / len(engines) / target
         # Engines that are not ready count as idle when the metric asks for more.
         if ratio > 1.0:
-            ratio = max(value / total / self._target, 1.0)
+            ratio = max(value / total / target, 1.0)
         wanted = total if abs(ratio - 1.0) <= _TOLERANCE else math.ceil((total if ratio > 1 else len(engines)) * ratio)
         wanted = min(max(wanted, 1), max(2 * total, total + 4))
         return self._lowest[role].steady(seen.now, wanted, total)
@@ -85,7 +85,7 @@ class Kpa:
     interval_s = 5.0
     observer: Observer | None = None
 
-    def __init__(self, given: Given, target: float) -> None:
+    def __init__(self, given: Given, target: Knob) -> None:
         self._given, self._target = given, target
         self._past: dict[Role, deque[tuple[float, float]]] = {role: deque() for role in given.roles}
         self._panic: dict[Role, tuple[float, int]] = {}
@@ -99,8 +99,8 @@ class Kpa:
         while past[0][0] < seen.now - 180.0:
             past.popleft()
         recent = [value for at, value in past if at >= seen.now - 60.0]
-        stable = math.ceil(sum(value for _, value in past) / len(past) / self._target)
-        panic = math.ceil(sum(recent) / len(recent) / self._target)
+        stable = math.ceil(sum(value for _, value in past) / len(past) / self._target[role])
+        panic = math.ceil(sum(recent) / len(recent) / self._target[role])
         begun, most = self._panic.get(role, (-math.inf, 0))
         if panic >= 2 * max(seen.ready(role), 1):
             begun = seen.now
@@ -120,9 +120,9 @@ class KedaSlo:
     interval_s = 15.0
     observer: Observer | None = None
 
-    def __init__(self, given: Given, scale: float) -> None:
+    def __init__(self, given: Given, scale: Knob) -> None:
         self._given = given
-        self._up, self._down = 0.55 * scale, 0.40 * scale
+        self._bounds = {role: (0.55 * scale[role], 0.40 * scale[role]) for role in given.roles}
         self._lowest = {role: _Lowest(_DOWN_S) for role in given.roles}
 
     def desired(self, seen: Seen) -> Mapping[Role, int]:
@@ -136,12 +136,12 @@ class KedaSlo:
         return min(signal, 2.0)
 
     def _of(self, seen: Seen, role: Role, signal: float) -> int:
-        total = max(seen.total(role), 1)
-        if signal > self._up:
+        total, (up, down) = max(seen.total(role), 1), self._bounds[role]
+        if signal > up:
             share = seen.ready(role) / total
-            wanted = total + max(math.ceil(total * (signal * share / self._up - 1.0)), 0)
-        elif signal < self._down:
-            wanted = total - math.floor(total * (1.0 - signal / self._down))
+            wanted = total + max(math.ceil(total * (signal * share / up - 1.0)), 0)
+        elif signal < down:
+            wanted = total - math.floor(total * (1.0 - signal / down))
         else:
             wanted = total
         return self._lowest[role].steady(seen.now, max(wanted, 1), total)
@@ -154,27 +154,27 @@ class Wva:
     interval_s = 30.0
     observer: Observer | None = None
 
-    def __init__(self, given: Given, spare_kv: float) -> None:
+    def __init__(self, given: Given, spare_kv: Knob) -> None:
         self._given, self._spare_kv = given, spare_kv
 
     def desired(self, seen: Seen) -> Mapping[Role, int]:
         return {role: self._of(seen, role) for role in self._given.roles}
 
     def _of(self, seen: Seen, role: Role) -> int:
-        engines, total = seen.of(role), max(seen.total(role), 1)
+        engines, total, spare_kv = seen.of(role), max(seen.total(role), 1), self._spare_kv[role]
         able = [engine for engine in engines if engine.kv_usage < 0.8 and engine.waiting < 5]
         if not able:
             return total + 1
         kv = sum(0.8 - engine.kv_usage for engine in able) / len(able)
         queue = sum(5 - engine.waiting for engine in able) / len(able)
-        if kv < self._spare_kv or queue < 3:
+        if kv < spare_kv or queue < 3:
             return total + 1 if not seen.starting.get(role) else total
         if len(able) < 2 or total != len(engines):
             return total
         left = len(able) - 1
         load = sum(engine.kv_usage for engine in able) / left
         queued = sum(engine.waiting for engine in able) / left
-        return total - 1 if 0.8 - load >= self._spare_kv and 5 - queued >= 3 else total
+        return total - 1 if 0.8 - load >= spare_kv and 5 - queued >= 3 else total
 
 
 class LoadPlanner:
@@ -184,7 +184,7 @@ class LoadPlanner:
     interval_s = 180.0
     observer: Observer | None = None
 
-    def __init__(self, given: Given, share: float, prefill_tokens_per_s: float, decode_tokens_per_s: float) -> None:
+    def __init__(self, given: Given, share: Knob, prefill_tokens_per_s: float, decode_tokens_per_s: float) -> None:
         """`share`: of the profile's throughput that is counted on."""
         self._given, self._share = given, share
         self._prefill, self._decode = prefill_tokens_per_s, decode_tokens_per_s
@@ -193,9 +193,9 @@ class LoadPlanner:
     def desired(self, seen: Seen) -> Mapping[Role, int]:
         self._past.append((seen.prompt_tokens / self.interval_s, seen.output_tokens / self.interval_s))
         prompt, output = (self._ahead([pair[i] for pair in self._past]) for i in range(2))
-        prefill, decode = prompt / self._prefill / self._share, output / self._decode / self._share
+        prefill, decode = prompt / self._prefill, output / self._decode
         needs = {Role.PREFILL: prefill, Role.DECODE: decode, Role.BOTH: prefill + decode}
-        return {role: max(math.ceil(needs[role]), 1) for role in self._given.roles}
+        return {role: max(math.ceil(needs[role] / self._share[role]), 1) for role in self._given.roles}
 
     def _ahead(self, values: Sequence[float]) -> float:
         return max(2 * values[-1] - values[0], 0.0) if len(values) == 2 else values[-1]

@@ -12,9 +12,9 @@ from loadtest.replay.plan import Plan, load, seeded
 from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Result, Slo
 from loadtest.replay.scaling.base import Given
-from loadtest.replay.scaling.catalogue import make_law
+from loadtest.replay.scaling.catalogue import first_fleet, make_law
 from loadtest.replay.scaling.days import DAYS, make_day
-from loadtest.replay.scaling.planned import Clairvoyant, Planned, variant_of
+from loadtest.replay.scaling.planned import Planned
 from loadtest.replay.scaling.simulation import ScalingSimulation, Step
 from loadtest.replay.workload import Workload
 from loadtest.simulator.settings import SimulatorConfigError, find_profile
@@ -101,13 +101,9 @@ def _elsewhere(scaling: Scaling, law: str) -> Outcome:
 
 
 def run_law(scaling: Scaling, workload: Workload, batch: frozenset[int], name: str) -> Outcome:
-    """Every law begins with the fleet that the first requests need; a static one with its own."""
     profile, given = _profile(scaling), _given(scaling, workload, batch)
     law = make_law(name, given, profile)
-    first = Clairvoyant(given, variant_of(profile, scaling.startup_s), 1.0).first()
-    if name.startswith("static"):
-        knob = name.partition("@")[2]
-        first = dict.fromkeys(given.roles, int(float(knob or 8)))
+    first = first_fleet(name, given, profile)
     members = [
         Member(name=f"{role.value}{number}", profile=profile, role=role, kv_tokens=profile.kv_tokens)
         for role, count in first.items()

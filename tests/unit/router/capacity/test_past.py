@@ -17,22 +17,29 @@ def test_a_load_that_was_there_lately_is_planned_for_as_far_as_chance_explains_i
     past = Past()
     past.loaded(0.0, 5.0, 0.5, WINDOW_S)
     past.loaded(60.0, 4.0, 0.5, WINDOW_S)
-    assert past.lasting(4.0, 0.5, error=0.2) == 5.0
-    assert past.lasting(4.0, 0.5, error=0.05) == pytest.approx(4.8)
-    assert past.lasting(4.0, 0.5, error=0.0) == 4.0
+    assert past.lasting(4.0, 0.5, chance=0.2) == 5.0
+    assert past.lasting(4.0, 0.5, chance=0.05) == pytest.approx(4.6)
+    assert past.lasting(4.0, 0.5, chance=0.0) == 4.0
 
 
 def test_lighter_requests_may_come_more_often() -> None:
     past = Past()
     past.loaded(0.0, 5.0, 0.5, WINDOW_S)
-    assert past.lasting(9.0, 0.25, error=0.2) == 10.0
+    assert past.lasting(9.0, 0.25, chance=0.2) == 10.0
 
 
 def test_a_load_is_forgotten_after_some_windows() -> None:
     past = Past()
     past.loaded(0.0, 5.0, 0.5, WINDOW_S)
     past.loaded(25 * WINDOW_S, 4.0, 0.5, WINDOW_S)
-    assert past.lasting(4.0, 0.5, error=0.2) == 4.0
+    assert past.lasting(4.0, 0.5, chance=0.2) == 4.0
+
+
+def test_in_a_real_fall_only_its_last_part_is_remembered() -> None:
+    past = Past()
+    for step, rate in enumerate((9.0, 8.0, 7.0, 6.0)):
+        past.loaded(30.0 * step, rate, 0.5, WINDOW_S, falling_s=600.0)
+    assert past.lasting(6.0, 0.5, chance=1.0) == 7.0
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=60))
@@ -40,7 +47,7 @@ def test_what_lasts_is_the_greatest_load_of_the_memory(rates: list[float]) -> No
     past = Past()
     for step, rate in enumerate(rates):
         past.loaded(WINDOW_S * step, rate, 1.0, WINDOW_S)
-    assert past.lasting(rates[-1], 1.0, error=1e6) == max(rates[-25:])
+    assert past.lasting(rates[-1], 1.0, chance=1e6) == max(rates[-25:])
 
 
 def test_of_the_window_the_most_expensive_need_counts() -> None:

@@ -4,7 +4,10 @@ import itertools
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from router.capacity.demand import Shape
 from router.capacity.plan import Action, Fleet, Rules
 from router.capacity.planner import Planner
 from router.core import Role
@@ -138,7 +141,7 @@ def test_a_demand_that_swings_within_its_error_is_met_by_the_same_engines(rate: 
     planner, ready, changes = Planner(), {BIG: 1}, 0
     for step in range(100):
         swing = 0.15 if step % 10 >= 8 else -0.15
-        plan = planner.plan(60.0 * step, [view(demand(rate * (1.0 + swing), error=0.08), ready)])[0]
+        plan = planner.plan(60.0 * step, [view(demand(rate * (1.0 + swing), error=0.08, chance=0.08), ready)])[0]
         changes += plan.desired != plan.present
         ready = dict(plan.desired)
     # To what the trough needs, and to what the crest does.
@@ -153,6 +156,40 @@ def test_six_hours_of_steady_load_take_at_most_two_actions_after_the_first_minut
     before = day.changes
     day.live(6 * 3600.0, start=600.0)
     assert day.changes - before <= 2
+
+
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(rate=st.floats(0.8, 9.0), speed=st.floats(0.4, 2.0), worth=st.floats(0.8, 1.25), seed=st.integers(1, 1000))
+def test_two_variants_of_about_the_same_worth_are_not_exchanged_for_each_other_on_steady_load(
+    rate: float, speed: float, worth: float, seed: int
+) -> None:
+    variants = [variant("a", cost_per_hour=4.0), variant("b", speed=speed, cost_per_hour=4.0 * speed * worth)]
+    day = Day(lambda _: rate, variants=variants, seed=seed)
+    day.live(900.0)
+    before = day.changes
+    day.live(6 * 3600.0, start=900.0)
+    assert day.changes - before <= 2
+
+
+def test_what_is_missing_is_added_to_what_is_there_and_nothing_is_exchanged_in_need() -> None:
+    variants = [variant("dear", cost_per_hour=8.0), variant("cheap", cost_per_hour=3.0)]
+    plan = Planner().plan(0.0, [view(demand(6.0), {(Role.BOTH, "dear"): 1}, variants=variants)])[0]
+    alone = Planner().plan(0.0, [view(demand(6.0), {}, variants=variants)])[0]
+    assert plan.desired[Role.BOTH, "dear"] == 1
+    assert plan.desired[Role.BOTH, "cheap"] < alone.desired[Role.BOTH, "cheap"]
+
+
+@pytest.mark.parametrize(("price", "exchanged"), [(3.8, False), (2.0, True)])
+def test_warm_engines_are_exchanged_only_for_what_pays_for_the_start_and_the_lost_prefixes(
+    price: float, exchanged: bool
+) -> None:
+    variants = [variant("warm", cost_per_hour=4.0), variant("other", cost_per_hour=price)]
+    shapes = [Shape(rate=1.0, new_tokens=500.0, cached_tokens=6000.0, output_tokens=250.0)]
+    planner, ready = Planner(), {(Role.BOTH, "warm"): 3}
+    for step in range(30):
+        ready = dict(planner.plan(60.0 * step, [view(demand(6.0, shapes), ready, variants=variants)])[0].desired)
+    assert ((Role.BOTH, "other") in ready) is exchanged
 
 
 def test_a_day_is_followed_up_and_down_without_flapping() -> None:

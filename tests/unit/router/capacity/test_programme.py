@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.capacity.demand import Demand, Objective, Shape
-from router.capacity.programme import Form, Need, Unsolved, solve, used
+from router.capacity.joint import together
+from router.capacity.need import Form, Need, Unsolved
+from router.capacity.programme import solve, used
 from router.capacity.sizing import size
 from router.capacity.variants import Variant
 from router.core import Role
@@ -140,7 +142,29 @@ def test_a_start_costs_something_so_what_is_there_is_kept_among_equals() -> None
     assert solve([here], {})[0].counts[Role.BOTH, "a"] >= 2  # type: ignore[union-attr]
 
 
-def test_more_pools_than_can_share_a_quota_at_once_are_refused() -> None:
+@settings(max_examples=12, deadline=None)
+@given(
+    rates=st.lists(st.floats(2.0, 14.0), min_size=5, max_size=8),
+    speeds=st.tuples(st.floats(0.4, 1.6), st.floats(0.4, 1.6)),
+    tight=st.floats(0.3, 0.95),
+)
+def test_many_pools_share_a_quota_for_at_most_three_percent_more_than_the_best(
+    rates: list[float], speeds: tuple[float, float], tight: float
+) -> None:
+    variants = [
+        variant("a", speed=1.8, cost_per_hour=4.0, hardware="h200", accelerators=4),
+        variant("b", speed=speeds[0], cost_per_hour=3.5, hardware="a100", accelerators=2),
+        variant("c", speed=speeds[1], cost_per_hour=4.5, hardware="l40s", accelerators=2),
+    ]
+    needs = [need(variants, demand(rate), pool=f"m{i}") for i, rate in enumerate(rates)]
+    quota = {"h200": int(used("h200", needs, solve(needs, {})) * tight)}
+    shares, best = solve(needs, quota), together(needs, quota)
+    assert best is not None
+    assert used("h200", needs, shares) <= quota["h200"]
+    assert sum(s.cost for s in shares if s is not None) <= 1.03 * sum(s.cost for s in best)
+
+
+def test_a_quota_that_many_pools_cannot_keep_is_said_so() -> None:
     one = need([variant("a", hardware="h200", accelerators=8)], demand(6.0))
-    with pytest.raises(Unsolved, match="more pools than are planned together"):
+    with pytest.raises(Unsolved, match="h200"):
         solve([one] * 25, {"h200": 100})

@@ -75,3 +75,17 @@ def test_after_silence_nothing_is_expected() -> None:
     fed(traffic, 5.0, 0.0, 300.0)
     assert traffic.demand("m", 2000.0, 60.0).rate == 0.0
     assert traffic.last_arrival("m") == pytest.approx(300.0, abs=3.0)
+
+
+def test_a_fall_is_told_over_the_time_in_which_it_shows() -> None:
+    quick, slow, steady = Traffic(), Traffic(), Traffic()
+    for minute in range(120):
+        begin, end = minute * 60.0, minute * 60.0 + 60.0
+        fed(steady, 5.0, begin, end)
+        fed(slow, 6.0 - minute / 60.0, begin, end)
+        fed(quick, 5.0 if minute < 112 else 5.0 - (minute - 112) / 2, begin, end)
+    seen = [traffic.demand("m", 7200.0, 60.0).falling_s for traffic in (steady, slow, quick)]
+    assert seen[0] is None
+    assert seen[1] is not None
+    assert seen[1] >= 1800.0
+    assert seen[2] == 600.0

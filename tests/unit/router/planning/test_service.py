@@ -6,6 +6,7 @@ from router.capacity.demand import Qos
 from router.capacity.engine_model import EngineModels
 from router.capacity.plan import Plan, PoolView, Rules
 from router.capacity.planner import Planner
+from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
 from router.core import Endpoint, EndpointMetrics, EndpointState, Health, Inflight, ModelCard, Role
 from router.planning.actuator import Published
@@ -46,13 +47,14 @@ class World:
     def __init__(self, *, rules: Rules | None = None) -> None:
         self.now = 1000.0
         self.states: list[EndpointState] = []
-        self.solver, self.hand, self.traffic = Here(), Hand(), Traffic()
+        self.solver, self.hand, self.traffic, self.startups = Here(), Hand(), Traffic(), Startups()
         pools = Pools([variant()])
         self.wake = Wake(most=10, wait_s=10.0, pool_of=pools.of, knows=pools.knows)
         self.planning = Planning(
             options=PlanningOptions(interval_s=15.0, rules=rules or Rules(), stale_s=60.0),
             solver=self.solver,
             traffic=self.traffic,
+            startups=self.startups,
             pools=pools,
             engines=EngineModels(lambda: self.now),
             states=lambda: self.states,
@@ -143,3 +145,21 @@ async def test_an_empty_pool_that_may_be_empty_is_woken_by_who_waits() -> None:
     await world.planning.cycle()
     assert world.hand.plans[-1].total == 1
     assert "3 requests wait" in world.hand.plans[-1].why
+
+
+async def test_the_start_up_that_is_planned_with_is_learnt_from_engines_that_came() -> None:
+    world = World()
+    world.engine("a")
+    world.busy()
+    for name, took in (("b", 30.0), ("c", 50.0)):
+        await world.planning.cycle()
+        world.now += took
+        world.engine(name)
+        world.busy()
+        await world.planning.cycle()
+        world.startups.first_token(name, 2.0)
+    await world.planning.cycle()
+    assert world.planning.status.startup_s == {("m", "big"): 82.0}
+    assert described(world.planning.status, world.now)["startup_s"] == [
+        {"pool": "m", "variant": "big", "seconds": 82.0}
+    ]
