@@ -162,12 +162,14 @@ async def test_a_prefiller_that_is_down_is_passed_over_after_the_connect_time_ou
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("script", [silent, mid_head])
-async def test_a_decode_leg_with_a_hand_off_is_given_up_after_the_first_byte_time_out(
-    script: Script, stream: bool
-) -> None:
+@pytest.mark.parametrize("script", [silent, mid_head, mid_body])
+async def test_a_decode_leg_with_a_hand_off_has_the_same_time_outs(script: Script, stream: bool) -> None:
     async with asyncio.timeout(WITHIN_S), pd_field([serve], [script], **SHORT) as at:
-        assert (await at.chat(LONG, stream=stream)).status_code == 504
+        if stream and script is mid_body:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await at.chat(LONG, stream=stream)
+        else:
+            assert (await at.chat(LONG, stream=stream)).status_code == 504
         assert at.engines[1].calls[0].json["kv_transfer_params"] == HAND_OFF
         await at.at_rest()
 
@@ -209,6 +211,14 @@ async def half_dead(target: str, fault: str, **flags: Any) -> AsyncIterator[Fiel
 async def test_a_probe_is_given_up_after_its_time_out_and_counts_as_failed(fault: str) -> None:
     async with half_dead("/health", fault) as at:
         await until(lambda: at.router.app.pool.snapshot()[0].health == "unhealthy")
+
+
+async def test_probes_and_scrapes_of_a_host_that_is_down_end_in_time(down: str) -> None:
+    quick = {"pool__probe_timeout_s": SOON_S, "pool__probe_interval_s": 0.1, "pool__scrape_interval_s": 0.1}
+    async with running_router([{"url": down}], **{**ESTIMATED, **quick}) as router:
+        record = router.app.pool.record(down.removeprefix("http://"))
+        assert record is not None
+        await until(lambda: record.tracker.verdict == "unhealthy" and record.scrapes_failed > 1)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
