@@ -141,6 +141,17 @@ async def test_an_engine_that_is_told_to_stop_loses_no_stream() -> None:
         assert text_of(events(received)) == text_of(await at.unbroken(CHAT, body))
 
 
+async def test_a_stream_of_an_engine_that_froze_is_gone_on_with_once_it_is_down() -> None:
+    body = {"model": "sim-model", "max_tokens": 9, "stream": True, **PROMPTS[CHAT]}
+    quick = {"pool__probe_interval_s": 0.05, "pool__unhealthy_after": 2, "upstream__unhealthy_idle_timeout_s": 0.3}
+    async with broken(Faults(hang_after_chunks=4), **quick) as at:
+        asking = asyncio.create_task(at.ask(CHAT, body))
+        await until(lambda: any(entry.chunks == 4 for entry in at.cutting.engine.ledger.recent(1)))
+        at.cutting.engine.set_faults(Faults(fail_paths={"/health": 503}))
+        assert text_of(events(await asking)) == text_of(await at.unbroken(CHAT, body))
+        await until(lambda: not at.cutting.engine.in_flight)
+
+
 async def test_usage_that_only_the_router_asked_for_is_not_shown_after_the_seam_either() -> None:
     body = {"model": "sim-model", "max_tokens": 8, "stream": True, **PROMPTS[CHAT]}
     async with broken(Faults(cut_after_chunks=3), usage__inject_stream_usage=True) as at:
