@@ -27,6 +27,9 @@ _FORMS = (
 )
 
 
+_ENCODE = "in a user or password write special characters percent-encoded, as %23 for #, %3F for ?, %2F for /"
+
+
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed address. Its repr may hold a password: for no log."""
 
@@ -49,11 +52,19 @@ def parse_address(url: str) -> Address:
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ValueError(f"has no scheme: write {_FORMS}")
+    if "#" in rest:
+        raise ValueError(f"has a #: {_ENCODE}")
     place, _, query = rest.partition("?")
     netloc, slash, path = place.partition("/")
     userinfo, _, hosts = netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
-    options = {name: values[-1] for name, values in parse_qs(query, strict_parsing=bool(query)).items()}
+    if "@" in query or "@" in path:
+        raise ValueError(f"has an @ behind its host: {_ENCODE}")
+    try:
+        options = {name: values[-1] for name, values in parse_qs(query, strict_parsing=bool(query)).items()}
+    except ValueError:
+        # The library's words would hold what may be a part of the password.
+        raise ValueError(f"has a query that is not name=value: {_ENCODE}") from None
     credentials: dict[str, Any] = {"username": unquote(user) or None, "password": unquote(password) or None}
     if scheme == "unix":
         db = _db(options.pop("db", ""))
@@ -101,6 +112,12 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
         port = rest.removeprefix(":")
     elif ":" in text:
         host, _, port = text.rpartition(":")
-    if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
-        raise ValueError("has a host or port that cannot be read: write host:port, an IPv6 address in brackets")
+    if (
+        not host
+        or (":" in host and not text.startswith("["))
+        or (port and not (port.isdecimal() and 0 < int(port) < 65536))
+    ):
+        raise ValueError(
+            f"has a host or port that cannot be read: write host:port, an IPv6 address in brackets; {_ENCODE}"
+        )
     return host, int(port or default_port)

@@ -26,6 +26,7 @@ import msgspec
 
 from kvindex.keybytes import from_bytes, to_bytes, to_keys
 from kvindex.redis_link import RedisLink, StoreUnavailable, end_task
+from kvindex.redis_trouble import Complaint
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class RedisBoard:
         self._told: tuple[Load, bytes] = (_NO_LOAD, b"")
         self._notes: Mapping[str, bytes] = _NO_NOTES
         self._task: asyncio.Task[None] | None = None
+        self._complaint = Complaint(log, "others' load is not known")
         self.routers = 1
         """Routers on the board, this one included."""
 
@@ -149,7 +151,6 @@ class RedisBoard:
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="redis board")
-            self._task.add_done_callback(self._on_done)
 
     async def aclose(self) -> None:
         """Takes this router's load down if the server answers, and closes the connection."""
@@ -164,21 +165,19 @@ class RedisBoard:
         self._others, self._notes = _NO_LOAD, _NO_NOTES
         await self._link.aclose()
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._others, self._notes = _NO_LOAD, _NO_NOTES
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Redis: the exchange of load ended", exc_info=error)
-
     async def _run(self) -> None:
         failures = 0
         while True:
             try:
                 await self._exchange()
                 failures = 0
-            except StoreUnavailable as unavailable:
+                if self._complaint.over():
+                    log.info("Redis: others' load is known again")
+            except Exception as error:
                 failures += 1
-                if failures == 1:
-                    log.warning("Redis: %s; others' load is not known", unavailable)
+                if not isinstance(error, StoreUnavailable):
+                    log.exception("Redis: a round of the exchange of load failed in the router")
+                self._complaint.about(error)
                 if time.monotonic() - self._others_at > self._load_ttl_s:
                     self._others, self._notes, self.routers = _NO_LOAD, _NO_NOTES, 1
             pause_s = self._interval_s if not failures else min(1.0, 0.05 * 2.0**failures)

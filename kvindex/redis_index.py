@@ -35,6 +35,7 @@ from kvindex.redis_lease import LeaseKeeper
 from kvindex.redis_link import StoreUnavailable, end_task
 from kvindex.redis_owner import Owner
 from kvindex.redis_store import RedisStore, closing
+from kvindex.redis_trouble import Complaint
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class RedisIndex:
         self._stale = True
         self._exchanges = 0
         self._exchanged = asyncio.Event()
+        self._complaint = Complaint(log, "the index is not shared, and goes on from memory")
         self._task: asyncio.Task[None] | None = None
 
     # Life
@@ -96,7 +98,6 @@ class RedisIndex:
         if self._task is None:
             self._keeper.start()
             self._task = asyncio.create_task(self._share(), name="redis index")
-            self._task.add_done_callback(self._on_done)
 
     async def aclose(self) -> None:
         """Stops sharing, gives back what it owns and closes the connections. This memory keeps what it holds."""
@@ -280,10 +281,14 @@ class RedisIndex:
         while True:
             try:
                 await self._exchange()
-            except StoreUnavailable as unavailable:
-                self._unavailable(unavailable)
+            except Exception as error:
+                if not isinstance(error, StoreUnavailable):
+                    log.exception("Redis: a round of sharing the index failed in the router")
+                self._complaint.about(error)
+                self._unavailable()
                 pause_s = min(2.0, max(0.1, 2 * pause_s))
             else:
+                self._complaint.over()
                 if self._stale:
                     log.info("Redis: the index is shared")
                 self._stale = False
@@ -292,10 +297,9 @@ class RedisIndex:
             self._exchanged.set()
             await asyncio.sleep(pause_s)
 
-    def _unavailable(self, unavailable: StoreUnavailable) -> None:
+    def _unavailable(self) -> None:
         now = self._clock()
         if not self._stale:
-            log.warning("Redis: %s; the index goes on from memory", unavailable)
             self._stale, self._stale_since = True, now
         self._looked_round = 0.0
         for endpoint, shared in self._shared.items():
@@ -304,11 +308,6 @@ class RedisIndex:
             shared.journal.trim()
             if shared.following and now - self._stale_since > UNOWNED_S:
                 self._memory.set_mode(endpoint, Mode.APPROXIMATE)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._stale = True
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Redis: sharing ended; the index goes on from memory", exc_info=error)
 
     async def _exchange(self) -> None:
         self._keeper.want(frozenset(endpoint for endpoint, shared in self._shared.items() if shared.fed))

@@ -115,6 +115,9 @@ class LeaseKeeper:
                     # What is held is held until its time is over.
                     self.failing = True
                     log.debug("Redis: leases could not be renewed")
+                except Exception:
+                    self.failing = True
+                    log.exception("Redis: a round of the leases failed in the router")
                 try:
                     async with asyncio.timeout(self._renew_s):
                         await self._wake.wait()

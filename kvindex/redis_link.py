@@ -8,9 +8,7 @@ under way is never read as the answer to a later command. Scripts are sent whole
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import redis.asyncio as redis
@@ -18,32 +16,39 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from kvindex.redis_address import Kind, parse_address
+from kvindex.redis_trouble import reason
 
 _T = TypeVar("_T")
 
 
 class StoreUnavailable(Exception):
-    """The server cannot be reached, is too slow, or refuses; connections were dropped. Never shows the URL."""
+    """The server cannot be reached, is too slow, or refuses; connections were dropped. Says why and what mends it."""
 
 
 class RedisLink:
-    """For one task at a time. `budget_s` bounds each call. Raises ValueError for an unusable address or CA file.
+    """For one task at a time. `budget_s` bounds each call. Raises ValueError for an unusable address.
 
-    `ca_file`: PEM certificates that a TLS server's is checked against, instead of the system's.
+    The files are PEM and can be read: `ca_file`, what a TLS server's certificate is checked against instead of the
+    system's; `certificate` with `key`, what the server is shown.
     """
 
-    def __init__(self, url: str, *, budget_s: float = 0.5, ca_file: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        budget_s: float = 0.5,
+        ca_file: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+    ) -> None:
         self._address = parse_address(url)
-        if ca_file is not None:
-            try:
-                ssl.create_default_context(cafile=ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise ValueError(f"cannot trust the certificates of {Path(ca_file).name} ({error})") from None
         self._budget_s = budget_s
-        self._ca_file = ca_file
+        self._secured: dict[str, Any] = {}
+        if self._address.tls:
+            self._secured = {"ssl": True, "ssl_ca_certs": ca_file, "ssl_certfile": certificate, "ssl_keyfile": key}
         self._client: Any = None
         self._sentinels: list[Any] = []
 
@@ -58,11 +63,11 @@ class RedisLink:
                 if self._client is None:
                     self._open()
                 return await ask(self._client)
-        except (RedisError, OSError) as error:
-            # TimeoutError is an OSError. The class says enough; the message may hold an address or a user's name.
+        except (RedisError, RedisClusterException, OSError) as error:
+            # TimeoutError is an OSError.
             await self.aclose()
-            raise StoreUnavailable(type(error).__name__) from None
-        except asyncio.CancelledError:
+            raise StoreUnavailable(reason(error, self._budget_s)) from None
+        except BaseException:
             await self.aclose()
             raise
 
@@ -91,7 +96,7 @@ class RedisLink:
             # None of the library's own retries: an answer must not cost more than the budget.
             "retry": Retry(NoBackoff(), 0),
         }
-        secured: dict[str, Any] = {"ssl": True, "ssl_ca_certs": self._ca_file} if address.tls else {}
+        secured = self._secured
         credentials: dict[str, Any] = {"username": address.username, "password": address.password}
         if address.kind == "cluster":
             self._client = RedisCluster(

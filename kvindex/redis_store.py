@@ -27,6 +27,8 @@ from kvindex.journal import At, Change, Saved, decode_at, read_table
 from kvindex.keybytes import from_bytes
 from kvindex.redis_link import RedisLink
 
+_OLDEST = 7
+"""Major version, of Valkey as of Redis: the first Valkey was 7."""
 _SCAN_COUNT = 2500
 _READ_COUNT = 100
 _STREAM_LENGTH = 2_000
@@ -104,6 +106,19 @@ return {state[1], state[2], newest[1] and newest[1][1] or '0-0', redis.call('GET
 """
 
 
+class Server(NamedTuple):
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def too_old(self) -> bool:
+        major = self.version.partition(".")[0]
+        return major.isdecimal() and int(major) < _OLDEST
+
+
 class Written(Enum):
     OK = "ok"
     FENCED = "fenced"
@@ -150,19 +165,20 @@ class RedisStore:
     async def aclose(self) -> None:
         await self._link.aclose()
 
-    async def ping(self) -> str:
-        """The server's name and version, once it took a write and gave it back."""
+    async def ping(self) -> Server:
+        """What the server is, once it took a write and gave it back."""
         key = f"{self._namespace}:ping"
 
-        async def ask(client: Any) -> str:
+        async def ask(client: Any) -> Server:
             await client.set(key, b"1", px=1000)
             await client.get(key)
             info = await client.info("server")
             if all(isinstance(value, dict) for value in info.values()):
                 # A cluster answers by node.
                 info = next(iter(info.values()))
-            version = info.get("valkey_version") or info.get("redis_version", "")
-            return f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
+            if "valkey_version" in info:
+                return Server("Valkey", str(info["valkey_version"]))
+            return Server("Redis", str(info.get("redis_version", "")))
 
         return await self._link.call(ask)
 

@@ -53,6 +53,16 @@ def certificate_files(settings: Settings) -> tuple[Path, ...]:
     return tuple(Path(path) for path in named if path is not None)
 
 
+def check_redis_files(settings: Settings) -> None:
+    """Raises `ConfigError` for files that no TLS connection to Redis could use."""
+    redis = settings.redis
+    if redis.ca_file is not None:
+        _load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "redis.ca_file", redis.ca_file)
+    if redis.client_cert_file is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _load_pair(context, "redis.client_cert_file", redis.client_cert_file, redis.client_key_file)
+
+
 def _client_context(settings: Settings) -> ssl.SSLContext:
     server = settings.server
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -117,15 +117,16 @@ async def check(settings: Settings, transport: httpx.AsyncBaseTransport | None =
 
 async def _redis(settings: Settings) -> tuple[list[str], list[str]]:
     """(notes, troubles) about the shared Redis, if the configuration has one. Raises `ConfigError`."""
-    if settings.index.backend != "redis":
+    if not settings.shares:
         return [], []
     async with closing(RedisStore(redis_link(settings), namespace=settings.redis.namespace)) as store:
         started = time.monotonic()
         try:
             server = await store.ping()
         except StoreUnavailable as unavailable:
-            mend = "start it, or correct redis.url (user, password, TLS and all)"
-            return [], [f"redis.url cannot be used ({unavailable}): {mend}; until then routers do not share"]
+            return [], [f"redis.url cannot be used, and until it can routers do not share: {unavailable}"]
+    if server.too_old:
+        return [], [f"redis.url: {server} is too old: take Redis 7, Valkey 8 or newer ones"]
     return [f"Redis: {server} takes and gives in {(time.monotonic() - started) * 1000:.0f} ms"], []
 
 

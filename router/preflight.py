@@ -26,7 +26,7 @@ def preflight(settings: Settings) -> None:
     scheduler(settings, ignore_failure)
     key_ring(settings)
     Certificates(settings)
-    if settings.index.backend == "redis":
+    if settings.shares:
         redis_link(settings)
     if settings.log.requests is not None:
         _writable(Path(settings.log.requests))

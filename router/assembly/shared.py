@@ -11,6 +11,7 @@ from kvindex.redis_board import Load, RedisBoard
 from kvindex.redis_index import RedisIndex
 from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
+from router.certificates import check_redis_files
 from router.errors import ConfigError
 from router.flowcontrol.key_limits import KeyLimits
 from router.order_sharing import OrderSharing
@@ -35,7 +36,7 @@ def sharing(
 
     Raises `ConfigError`.
     """
-    if settings.index.backend != "redis":
+    if not settings.shares:
         return None
     namespace, router = settings.redis.namespace, secrets.token_hex(8)
     link = redis_link(settings)
@@ -64,8 +65,15 @@ def redis_link(settings: Settings) -> RedisLink:
     redis = settings.redis
     if redis.url is None:
         raise ConfigError("redis.url: index.backend is redis, which needs a server: give redis.url or --redis URL")
+    check_redis_files(settings)
     try:
-        return RedisLink(redis.url.get_secret_value(), budget_s=redis.command_timeout_s, ca_file=redis.ca_file)
+        return RedisLink(
+            redis.url.get_secret_value(),
+            budget_s=redis.command_timeout_s,
+            ca_file=redis.ca_file,
+            certificate=redis.client_cert_file,
+            key=redis.client_key_file,
+        )
     except ValueError as error:
         raise ConfigError(f"redis.url: {error}") from None
 

@@ -97,11 +97,12 @@ def _check_needs(settings: Settings) -> None:
             f"server.admin_host is {server.admin_host}, which others reach, and server.admin_keys is empty: "
             "give a key (kvrouter hash-key), or set admin_host to 127.0.0.1"
         )
-    upstream = settings.upstream
+    upstream, redis = settings.upstream, settings.redis
     for key, certificate, names in (
         (server.tls_key_file, server.tls_cert_file, "server.tls_key_file server.tls_cert_file"),
         (server.tls_client_ca_file, server.tls_cert_file, "server.tls_client_ca_file server.tls_cert_file"),
         (upstream.client_key_file, upstream.client_cert_file, "upstream.client_key_file upstream.client_cert_file"),
+        (redis.client_key_file, redis.client_cert_file, "redis.client_key_file redis.client_cert_file"),
     ):
         if key is not None and certificate is None:
             name, needs = names.split()
@@ -110,10 +111,10 @@ def _check_needs(settings: Settings) -> None:
         raise ConfigError(
             "server.admin_port is server.port: give it a port of its own, or leave it out to have both on one"
         )
-    if settings.index.backend == "redis" and settings.redis.url is None:
+    if settings.index.backend == "redis" and redis.url is None:
         raise ConfigError(
             "index.backend is redis, but redis.url is not set: give one like redis://127.0.0.1:6379/0, "
-            "or set index.backend to memory"
+            "or set index.backend to auto"
         )
     for what, values in (
         ("address", [endpoint.url for endpoint in endpoints]),

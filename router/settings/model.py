@@ -76,3 +76,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
+
+    @property
+    def shares(self) -> bool:
+        """Whether there is a Redis through which routers share what they know."""
+        return self.index.backend == "redis" or (self.index.backend == "auto" and self.redis.url is not None)

@@ -40,8 +40,9 @@ class TokenizationSettings(Section):
 class IndexSettings(Section):
     """The KV index."""
 
-    backend: Literal["memory", "redis"] = "memory"
-    """`memory`: each router its own; `redis`: shared by all routers with the same `redis.namespace`."""
+    backend: Literal["auto", "memory", "redis"] = "auto"
+    """`memory`: each router its own; `redis`: shared by all routers with the same `redis.namespace`; `auto`: `redis`
+    where `redis.url` is set."""
     block_size: Literal["auto"] | Count = "auto"
     """Tokens a block; `auto`: what the engines report."""
     speculative_ttl_s: Seconds = 2.0
@@ -60,6 +61,10 @@ class RedisSettings(Section):
     `redis+cluster://...@host:port,host:port` (each with `rediss` for TLS) or `unix://path`."""
     ca_file: str | None = None
     """Certificate authorities (PEM) to check a TLS server's certificate against; null: the system's."""
+    client_cert_file: str | None = None
+    """Certificate chain (PEM) to show a TLS server that asks for one."""
+    client_key_file: str | None = None
+    """Its private key, when it is in a file of its own."""
     namespace: str = Field(default="kvrouter", pattern=r"^[A-Za-z0-9._:\-]{1,64}$")
     """Prefix of every key; routers with the same one share an index."""
     command_timeout_s: Seconds = 0.5

@@ -24,6 +24,8 @@ _PATH_KEYS = (
     ("upstream", "client_cert_file"),
     ("upstream", "client_key_file"),
     ("redis", "ca_file"),
+    ("redis", "client_cert_file"),
+    ("redis", "client_key_file"),
     ("scheduling", "endpoint_picker_config"),
     ("capacity", "variants_file"),
     ("log", "requests"),

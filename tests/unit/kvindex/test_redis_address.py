@@ -49,6 +49,14 @@ def test_each_form_is_read(url: str, address: Address) -> None:
         ("redis+sentinel://a,b", "service"),
         ("redis+cluster://a/1", "database"),
         ("redis://h/1/2", "too long"),
+        ("redis://h/0#frag", "percent-encoded"),
+        ("redis://:s3cret#1@h", "percent-encoded"),
+        ("redis://:s3?cret%s3cret@h", "percent-encoded"),
+        ("redis://:s3?s3cret=1@h", "percent-encoded"),
+        ("redis://:x/s3cret@h", "percent-encoded"),
+        ("redis://h?s3cret", "percent-encoded"),
+        ("redis://::1:6379", "brackets"),
+        ("redis://fd00::1", "brackets"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused_without_its_password(url: str, why: str) -> None:

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from kvindex import Match, MemoryIndex, Tier
 from kvindex.redis_index import RedisIndex
 from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
+from loadtest.redis_groups import ClusterServers
 from loadtest.redis_server import RedisServer, server_binaries
 
 E = "10.0.0.1:8000/0"
@@ -43,9 +45,15 @@ async def join() -> AsyncIterator[Join]:
     namespace = secrets.token_hex(4)
     routers: list[RedisIndex] = []
 
-    async def join(server: RedisServer, *, max_pending: int = 200_000, wait: bool = True) -> RedisIndex:
+    async def join(
+        server: RedisServer | ClusterServers,
+        *,
+        max_pending: int = 200_000,
+        wait: bool = True,
+        link: Callable[[str], RedisLink] = lambda url: RedisLink(url, budget_s=0.3),
+    ) -> RedisIndex:
         def store() -> RedisStore:
-            return RedisStore(RedisLink(server.url, budget_s=0.3), namespace=namespace)
+            return RedisStore(link(server.url), namespace=namespace)
 
         index = RedisIndex(
             MemoryIndex(time.monotonic),
@@ -202,3 +210,46 @@ async def test_a_server_that_answers_readonly_is_waited_for(server: RedisServer,
     server.command("REPLICAOF", "NO", "ONE")
     await first.synchronized(20)
     assert (await join(server)).match(CHAIN) == {E: Match(8, 8)}
+
+
+async def test_a_cluster_that_was_away_as_a_whole_is_shared_through_again(join: Join) -> None:
+    with ClusterServers() as cluster:
+        first, second = await join(cluster), await join(cluster)
+        first.store(E, CHAIN, Tier.DEVICE)
+        await until(lambda: second.match(CHAIN) == {E: Match(8, 8)})
+        for primary in cluster.primaries:
+            primary.stop()
+        cluster.replica.stop()
+        await until(lambda: first.stats().stale and second.stats().stale)
+        first.store(E, [7], Tier.DEVICE)
+        for primary in cluster.primaries:
+            primary.start()
+        cluster.replica.start()
+        async with asyncio.timeout(60):
+            while second.match([7]) != {E: Match(1, 1)}:
+                await asyncio.sleep(0.05)
+        assert not first.stats().stale
+
+
+class Confused(RedisLink):
+    """A link whose library fails in a way that nobody foresaw, once."""
+
+    failed = False
+
+    async def call(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        if not Confused.failed:
+            Confused.failed = True
+            raise IndexError("pop from an empty deque")
+        return await super().call(ask)
+
+
+async def test_an_error_that_nobody_foresaw_ends_one_round_and_not_the_sharing(
+    server: RedisServer, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    Confused.failed = False
+    first = await join(server, link=Confused)
+    assert Confused.failed
+    first.store(E, CHAIN, Tier.DEVICE)
+    second = await join(server)
+    await until(lambda: second.match(CHAIN) == {E: Match(8, 8)})
+    assert any(record.exc_info for record in caplog.records)

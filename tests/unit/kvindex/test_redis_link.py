@@ -250,14 +250,105 @@ async def test_a_tls_server_is_checked_against_the_ca_given(tmp_path: Path) -> N
             assert await echo(trusted, "x") == "x"
             await trusted.aclose()
             stranger = RedisLink(url, budget_s=5.0)
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match=r"certificate is not trusted \(.*\): give .* redis\.ca_file"):
                 await echo(stranger, "x")
             await stranger.aclose()
             return
     pytest.skip("no server here was built with TLS")
 
 
-def test_a_ca_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(ValueError, match=r"ca\.pem"):
-        RedisLink("rediss://h", ca_file=str(tmp_path / "ca.pem"))
+@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make certificates")
+async def test_a_server_that_asks_for_a_certificate_is_shown_one(tmp_path: Path) -> None:
+    ca, cert, key = certificates(tmp_path)
+    options = [f"tls-cert-file {cert}", f"tls-key-file {key}", f"tls-ca-cert-file {ca}", "tls-auth-clients yes"]
+    for binary in BINARIES:
+        port = RedisServer(binary).port
+        server = RedisServer(binary, *options, f"tls-port {port}")
+        try:
+            server.start()
+        except RuntimeError:
+            # Built without TLS.
+            continue
+        with closing(server):
+            url = f"rediss://127.0.0.1:{port}"
+            known = RedisLink(url, ca_file=str(ca), certificate=str(cert), key=str(key), budget_s=5.0)
+            assert await echo(known, "x") == "x"
+            await known.aclose()
+            unknown = RedisLink(url, ca_file=str(ca), budget_s=5.0)
+            with pytest.raises(StoreUnavailable, match="client's certificate"):
+                await echo(unknown, "x")
+            await unknown.aclose()
+            return
+    pytest.skip("no server here was built with TLS")
+
+
+async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://{}/99", "no database of that number"),
+        ("redis://nobody.invalid:{port}", "host name is not known"),
+        ("redis+sentinel://{}/service", "no sentinel tells a primary|does not know a command"),
+        ("redis+cluster://{}", "no node answers as one of a cluster|it is no cluster"),
+        ("redis://:wrong@{}", "refuses the user or the password"),
+        ("rediss://{}", "TLS with it fails|closed the connection|does not answer"),
+        ("unix:///nowhere/at/all", "no socket file"),
+    ],
+)
+async def test_why_a_server_is_of_no_use_and_what_mends_it_is_said(server: RedisServer, url: str, reason: str) -> None:
+    link = RedisLink(url.format(f"127.0.0.1:{server.port}", port=server.port), budget_s=2.0)
+    with pytest.raises(StoreUnavailable, match=reason) as error:
+        await link.eval("return 1", ["k"], [])
+    assert "wrong" not in str(error.value)
+    await link.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["redis://", "redis+cluster://"])
+@pytest.mark.parametrize(
+    ("serve", "reason"),
+    [
+        (None, "nobody listens there|no node answers"),
+        (http, "is no Redis|no node answers|closed"),
+        (silence, r"does not answer within 0\.3 s|no node answers"),
+        (closes, "closed the connection|no node answers"),
+    ],
+)
+async def test_whatever_listens_there_is_a_server_of_no_use_and_nothing_else(
+    scheme: str, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None, reason: str
+) -> None:
+    async with await asyncio.start_server(serve or closes, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        if serve is None:
+            listener.close()
+            await listener.wait_closed()
+        link = RedisLink(f"{scheme}127.0.0.1:{port}", budget_s=0.3)
+        with pytest.raises(StoreUnavailable, match=reason):
+            await link.eval("return 1", ["k"], [])
+        await link.aclose()
+
+
+async def test_what_an_acl_does_not_allow_is_named() -> None:
+    with RedisServer(None, "user router on >s3cret ~kvrouter:* +@all -select") as server:
+        for url, key, reason in (
+            (f"redis://router:s3cret@127.0.0.1:{server.port}/3", "kvrouter:k", "may not use SELECT"),
+            (f"redis://router:s3cret@127.0.0.1:{server.port}", "k", "may not use the keys of redis.namespace"),
+        ):
+            link = RedisLink(url)
+            with pytest.raises(StoreUnavailable, match=reason):
+                await link.call(lambda client, key=key: client.get(key))
+            await link.aclose()

@@ -47,8 +47,9 @@ def test_one_without_permission_too(tmp_path: Path) -> None:
         ({"upstream__ca_file": "{missing}"}, "upstream.ca_file"),
         (
             {"redis__ca_file": "{missing}", "redis__url": "rediss://127.0.0.1:1", "index__backend": "redis"},
-            "redis",
+            "redis.ca_file",
         ),
+        ({"redis__client_cert_file": "{missing}", "redis__url": "rediss://127.0.0.1:1"}, "redis.client_cert_file"),
         ({"scheduling__endpoint_picker_config": "{missing}"}, "scheduling.endpoint_picker_config"),
         ({"scheduling__decider": "nothing"}, "nothing"),
         ({"tokenization__default": "{missing}"}, "tokenizer"),

@@ -106,6 +106,16 @@ class TestEnvironment:
         settings = load(environ={"KVROUTER_ENDPOINTS": value})
         assert [endpoint.url for endpoint in settings.endpoints] == ["http://a:1", "http://b:2"]
 
+    @pytest.mark.parametrize(
+        ("backend", "url", "shares"),
+        [("", "", False), ("", "redis://h", True), ("memory", "redis://h", False), ("redis", "redis://h", True)],
+    )
+    def test_a_redis_that_is_named_is_shared_through_unless_it_is_said_not_to_be(
+        self, backend: str, url: str, shares: bool
+    ) -> None:
+        environ = {"KVROUTER_ENDPOINTS": "http://a:1", "KVROUTER_REDIS__URL": url, "KVROUTER_INDEX__BACKEND": backend}
+        assert load(environ=environ).shares is shares
+
     def test_an_empty_variable_is_not_set_and_null_is_null(self, folder: Path) -> None:
         text = yaml.safe_dump(ONE | {"server": {"port": 1234}, "redis": {"url": "redis://h"}})
         settings = from_text(folder, text, {"KVROUTER_SERVER__PORT": "", "KVROUTER_REDIS__URL": "null"})
@@ -211,6 +221,7 @@ MISTAKES = [
         "scheduling.deciderr (kv.yaml line 2) is not a setting: did you mean scheduling.decider?",
     ),
     ("index: {backend: redis}", "index.backend is redis, but redis.url is not set: give one like redis://"),
+    ("redis: {client_key_file: k.pem}", "redis.client_key_file is set and redis.client_cert_file is not: name the"),
     ("pd: [", "kv.yaml line 3 is not valid YAML"),
     ("x: !!python/object:os.system {}", "kv.yaml line 2 is not valid YAML"),
 ]
@@ -443,7 +454,9 @@ class TestFiles:
                 if not name.endswith("_file") and named not in ("log.requests", "scheduling.endpoint_picker_config"):
                     continue
                 (folder / "here").write_text("k\n", encoding="utf-8")
-                pair = {"server": {"tls_cert_file": "here"}, "upstream": {"client_cert_file": "here"}}.get(section, {})
+                cert = {"client_cert_file": "here"}
+                pairs = {"server": {"tls_cert_file": "here"}, "upstream": cert, "redis": cert}
+                pair = pairs.get(section, {})
                 settings = from_text(folder, yaml.safe_dump(ONE | {section: pair | {name: "here"}}))
                 assert getattr(getattr(settings, section), name) == f"{folder}/here", named
 
