@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from router.core import Caller
-from router.wire.deadline import queue_ttl_s
+from router.wire.deadline import allowed_s, queue_ttl_s
 
 MOST_PRIORITY = 100
 """Priorities are held within plus and minus this, so that clients cannot make classes without end."""
@@ -66,9 +66,11 @@ class Objectives:
         ttl_s = queue_ttl_s(headers) if headers else None
         if ttl_s is not None:
             wait_s = min(wait_s, ttl_s)
+        whole_s = allowed_s(headers) if headers else None
+        due_s = wait_s if slo_s is None else slo_s
         return Standing(
             priority=priority,
-            due=now + (wait_s if slo_s is None else slo_s),
+            due=now + (due_s if whole_s is None else min(due_s, whole_s)),
             expires_at=now + wait_s,
             max_wait_s=wait_s,
         )

@@ -57,7 +57,7 @@ class LegFailed(msgspec.Struct, frozen=True, kw_only=True):
     leg: Leg
     endpoint_id: str
     kind: str
-    """refused | broken | silent | status | hand-off: a metric label."""
+    """refused | broken | silent | abandoned | orphaned | abort | empty | error | status | hand-off: a metric label."""
 
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True):

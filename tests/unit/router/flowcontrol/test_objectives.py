@@ -46,6 +46,14 @@ def test_a_deadline_that_is_none_counts_for_nothing(value: str) -> None:
     assert OBJECTIVES.standing(Caller(), {"x-llm-d-slo-ttft-ms": value}, 0.0).due == 30.0
 
 
+def test_what_must_be_whole_by_then_is_due_by_then() -> None:
+    def due(deadline_ms: str, **headers: str) -> float:
+        return OBJECTIVES.standing(Caller(), {"x-kvrouter-deadline-ms": deadline_ms, **headers}, 1.0).due
+
+    assert [due("2000"), due("60000")] == [3.0, 31.0]
+    assert due("2000", **{"x-llm-d-slo-ttft-ms": "500"}) == 1.5
+
+
 def test_a_time_to_live_shortens_the_wait_and_never_lengthens_it() -> None:
     def wait_s(ttl: str) -> float:
         return OBJECTIVES.standing(Caller(), {"x-llm-d-inference-ttl": ttl}, 0.0).max_wait_s
