@@ -237,7 +237,7 @@ class App:
         if self._rates is not None:
             self.supervisor.spawn("rates", self._rates.run)
         if self._order_sharing is not None:
-            await self._order_sharing.exchange()
+            await self.agree()
             self.supervisor.spawn("orders", self._order_sharing.run)
         self._events.start()
         self._fleet.start({} if self._planned is None else self._planned.discoveries)
@@ -248,16 +248,22 @@ class App:
         await self._fleet.monitor.probe_all()
         await self.tokenization.prepare(self.pool.snapshot())
 
+    async def agree(self) -> None:
+        """Takes over the orders that are in force at all routers, where Redis tells them."""
+        if self._order_sharing is not None:
+            await self._order_sharing.exchange()
+
     async def apply(self, settings: Settings) -> None:
         """Takes over what may change live, whole or not at all. Raises `ConfigError`, changing nothing."""
         scheduler = routing.scheduler(settings, self._plugin_failed)
         keys, admins = clients.key_ring(settings), clients.admin_ring(settings)
-        front_settings = clients.front_settings(settings)
+        front_settings, prompt_limit = clients.front_settings(settings), clients.prompt_limit(settings)
+        policy, rates = flow.policy(settings, self._watch), clients.key_rates(settings)
         self._fleet.apply(settings)
         self.director.scheduler = scheduler
-        self.director.prompt_limit = clients.prompt_limit(settings)
-        self._limits.apply(clients.key_rates(settings))
-        self.gate.apply(flow.policy(settings, self._watch))
+        self.director.prompt_limit = prompt_limit
+        self._limits.apply(rates)
+        self.gate.apply(policy)
         self._observing.apply(settings)
         self._admission.limit = settings.server.max_concurrent_requests
         self._eligible.slow_start_s = settings.pool.slow_start_s

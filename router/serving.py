@@ -104,6 +104,8 @@ async def _serve(
         gc.collect()
         gc.freeze()
         await family.begin(app.metrics_page, app.orders)
+        # Siblings tell what was ordered on this host; what all routers agreed on meanwhile counts for more.
+        await app.agree()
         await process.run()
     finally:
         await family.aclose()

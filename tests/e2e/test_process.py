@@ -153,6 +153,38 @@ async def test_flow_control_changes_on_reload_and_what_waits_goes_on_waiting(tmp
         await asyncio.gather(long, return_exceptions=True)
 
 
+async def test_limits_of_clients_change_on_reload_and_so_does_the_log(tmp_path: Path) -> None:
+    async with engines(1, profile="demo") as (engine,), serving(tmp_path / "kv.yaml", [engine.url]) as served:
+        body = {"model": "sim-model", "prompt": "x" * 2000, "max_tokens": 1}
+
+        async def asked(**headers: str) -> int:
+            async with httpx.AsyncClient(base_url=served.client.base_url, trust_env=False, timeout=SECONDS) as fresh:
+                return (await fresh.post("/v1/completions", json=body, headers=headers)).status_code
+
+        assert await asked(filler="y" * 3000) == 200
+        limits = {"max_body_bytes": 1000, "max_header_bytes": 2000, "shutdown_grace_s": 0.5}
+        served.write([engine.url], server=served.settings["server"] | limits, log={"format": "json"})
+        # By this call or by the watch of the file, whichever comes first.
+        assert (await served.client.post("/admin/reload")).json()["needs_restart"] == []
+        names = "server.max_body_bytes, server.max_header_bytes, server.shutdown_grace_s, log.format"
+
+        async def taken_over() -> bool:
+            return f"configuration reloaded: {names}" in served.log
+
+        await until(taken_over)
+        assert await asked() == 413
+        assert await asked(filler="y" * 3000) == 431
+        served.write([engine.url], log={"format": "json"})
+        await served.client.post("/admin/reload")
+        assert await asked(filler="y" * 3000) == 200
+
+        async def said() -> bool:
+            return '"logger":"router.reload","message":"configuration reloaded: server.' in served.log
+
+        await until(said)
+    assert "Traceback" not in served.log
+
+
 async def _inflight(served: Served, count: int) -> bool:
     entries = (await served.client.get("/admin/endpoints")).json()["endpoints"]
     return sum(entry["inflight"]["requests"] for entry in entries) == count

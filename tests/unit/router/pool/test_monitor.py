@@ -357,3 +357,17 @@ async def test_an_engine_that_says_it_is_paused_or_asleep_is_out_while_it_says_s
     assert world.pool.reasons()["a:1"] == "asleep"
     # Who has no such path is asked once.
     assert plain.calls.count("/is_paused") == 1
+
+
+async def test_another_interval_is_kept_from_the_next_round_on() -> None:
+    engine = FakeEngine()
+    async with watched({A: engine}) as world:
+        await world.time.advance(10)
+        engine.calls.clear()
+        world.prober.policy = ProbePolicy(interval_s=20.0, timeout_s=2.0)
+        world.scraper.policy = ScrapePolicy(interval_s=0.5, timeout_s=2.0)
+        await world.time.advance(3)
+        engine.calls.clear()
+        await world.time.advance(10)
+        assert engine.calls.count("/health") == 0
+        assert 18 <= engine.calls.count("/metrics") <= 23

@@ -506,3 +506,14 @@ def test_what_observers_were_told_always_adds_up_to_the_snapshot(steps: list) ->
                 present.remove(endpoint_id)
         assert present == set(ids(pool))
         assert all(pool.get(endpoint_id) is not None for endpoint_id in present)
+
+
+def test_what_is_seen_after_a_change_of_policy_is_judged_by_the_new_one() -> None:
+    pool = Pool(HealthPolicy(probes_up=1, probes_down=3))
+    pool.set_endpoints([EndpointSpec(url=A)])
+    pool.probe_ok("a:1")
+    pool.probe_failed("a:1", "refused")
+    pool.judge_by(HealthPolicy(probes_up=1, probes_down=2), max_ejected_share=1.0)
+    assert health(pool, "a:1") is Health.HEALTHY, "the change itself takes nobody out"
+    pool.probe_failed("a:1", "refused")
+    assert health(pool, "a:1") is Health.UNHEALTHY
