@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-import yaml
 
 from router.capacity.demand import Objective, Qos
 from router.capacity.engine_model import EngineModels
@@ -20,6 +19,7 @@ from router.capacity.variants import Variant, VariantError, read
 from router.core import InferenceRequest
 from router.errors import ConfigError
 from router.inflight import InflightTracker
+from router.plain_yaml import NotYaml, load
 from router.planning.actuator import Actuator, DryRun, Published
 from router.planning.listening import Listener
 from router.planning.local import LocalEngines
@@ -116,12 +116,12 @@ def _variants(chosen: CapacitySettings) -> tuple[Variant, ...]:
         return (Variant(name=DEFAULT, confidence=0.0),)
     path = Path(chosen.variants_file)
     try:
-        return read(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return read(load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(
             f"capacity.variants_file: {path} cannot be read ({error.strerror}): name a YAML file"
         ) from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, NotYaml) as error:
         raise ConfigError(f"capacity.variants_file: {path} is no YAML ({error}): mend the file") from None
     except VariantError as error:
         raise ConfigError(f"capacity.variants_file: {path}: {error}") from None

@@ -52,13 +52,15 @@ class VariantError(ValueError):
 
 
 def read(document: object) -> tuple[Variant, ...]:
-    """From a YAML document: ``{variants: [{name: ..., laws: {token_s: ...}, ...}, ...]}``. Raises VariantError."""
+    """From a YAML document as `router.plain_yaml` loads it: ``{variants: [{name: ..., laws: {token_s: ...}}, ...]}``.
+
+    Raises VariantError.
+    """
     found = document.get("variants") if isinstance(document, Mapping) else None
     if not isinstance(found, Sequence) or isinstance(found, str) or not found:
         raise VariantError("there is no list named variants: write variants: [{name: h100, cost_per_hour: 8.0}]")
     try:
-        # YAML takes 1e-9 for a word, which nobody expects.
-        variants = msgspec.convert(found, tuple[Variant, ...], strict=False)
+        variants = msgspec.convert(found, tuple[Variant, ...])
     except msgspec.ValidationError as error:
         raise VariantError(f"variants: {error}: see docs/autoscaling.md for the form") from None
     names = [variant.name for variant in variants]

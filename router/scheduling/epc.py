@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import yaml
 
 from router.errors import ConfigError
+from router.plain_yaml import NotYaml, load
 from router.scheduling.config import (
     PluginSettings,
     ProfileSettings,
@@ -118,9 +118,9 @@ def load_epc(text: str | bytes, registry: Registry) -> EpcResult:
 
 def _parse(text: str | bytes) -> _Document:
     try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{KIND}: this is not YAML ({str(error).splitlines()[0]}): mend the file") from None
+        raw = load(text)
+    except NotYaml as error:
+        raise ConfigError(f"{KIND}: this is not YAML ({error}): mend the file") from None
     if not is_epc(raw):
         raise ConfigError(f"{KIND}: the document must say 'kind: {KIND}'")
     version = raw.get("apiVersion")

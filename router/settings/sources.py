@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from router.errors import ConfigError
-from router.settings.yaml_loader import PlainLoader
+from router.plain_yaml import PlainLoader
 
 KeyPath = tuple[str | int, ...]
 

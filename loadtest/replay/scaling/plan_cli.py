@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +18,7 @@ from loadtest.replay.scaling.planned import variant_of
 from loadtest.replay.scaling.run import DAY
 from loadtest.replay.workload import Workload
 from loadtest.simulator.settings import find_profile
+from router import plain_yaml
 from router.capacity.demand import Objective
 from router.capacity.plan import Rules
 from router.capacity.variants import Variant, VariantError, read
@@ -72,10 +72,10 @@ def variants(path: Path | None) -> tuple[Variant, ...]:
     if path is None:
         return (variant_of(find_profile("70b-tp4"), 90.0, "70b-tp4"),)
     try:
-        return read(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return read(plain_yaml.load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"--variants {path} cannot be read ({error.strerror}): name a YAML file") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, plain_yaml.NotYaml) as error:
         raise ConfigError(f"--variants {path} is no YAML ({error}): mend the file") from None
     except VariantError as error:
         raise ConfigError(f"--variants {path}: {error}") from None

@@ -22,7 +22,7 @@ _FLOAT = re.compile(
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Raises `yaml.MarkedYAMLError` with the line of what is wrong."""
+    """For those who want its nodes. Raises `yaml.MarkedYAMLError` with the line of what is wrong."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -49,3 +49,18 @@ PlainLoader.yaml_implicit_resolvers = {
 }
 PlainLoader.add_implicit_resolver(f"{_TAG}int", re.compile(rf"({_INT.pattern})\Z"), list("-+0123456789"))
 PlainLoader.add_implicit_resolver(f"{_TAG}float", re.compile(rf"({_FLOAT.pattern})\Z"), list("-+0123456789."))
+
+
+class NotYaml(ValueError):
+    """What is wrong with a text, in a few words and with its line."""
+
+
+def load(text: str | bytes) -> Any:
+    """The one document of `text` as plain values; None for an empty one. Raises `NotYaml`."""
+    try:
+        return yaml.load(text, PlainLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise NotYaml(f"{error.problem or error.context}" + (f" in line {mark.line + 1}" if mark else "")) from None
+    except (yaml.YAMLError, RecursionError, ValueError):
+        raise NotYaml("it holds something that is no plain value") from None
