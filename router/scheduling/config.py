@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
@@ -59,7 +59,7 @@ class ProfileSettings(BaseModel):
     filters: Annotated[tuple[str, ...], Strict(False)] = ()
     """Names or types of filters, applied in this order."""
     scorers: Annotated[tuple[ScorerSettings, ...], Strict(False)] = ()
-    """Scorers and their weights."""
+    """Scorers and their weights; `[]` for none."""
     picker: str = "max-score-picker"
     """Name or type of the picker."""
 
@@ -68,14 +68,22 @@ _DEFAULT = ProfileSettings(scorers=(ScorerSettings(plugin="predicted-latency-sco
 """Both legs: the least predicted cost, with what each engine can do learnt while it serves (docs/scheduling.md)."""
 
 
+def _with_scorers(given: Any) -> Any:
+    """A profile that sets a filter or a picker alone is not meant to choose without scores."""
+    return {"scorers": _DEFAULT.scorers, **given} if isinstance(given, Mapping) else given
+
+
+_Profile = Annotated[ProfileSettings, BeforeValidator(_with_scorers)]
+
+
 class ProfilesSettings(BaseModel):
     """Who serves a request, and who prefills it when the decider wants that done elsewhere."""
 
     model_config = _FROZEN
 
-    decode: ProfileSettings = _DEFAULT
+    decode: _Profile = _DEFAULT
     """Who serves the request (decode leg, or the whole of it)."""
-    prefill: ProfileSettings = _DEFAULT
+    prefill: _Profile = _DEFAULT
     """Who prefills it, when that is done elsewhere."""
 
 

@@ -171,9 +171,8 @@ def test_truth_has_its_words_in_the_environment(leaf: Leaf, data: st.DataObject)
     assert value is truth
 
 
-@pytest.mark.parametrize("leaf", [pytest.param(leaf, id=leaf.dotted) for leaf in LEAVES if "profiles" not in leaf.path])
+@pytest.mark.parametrize("leaf", [pytest.param(leaf, id=leaf.dotted) for leaf in LEAVES])
 def test_a_default_written_out_is_the_default(leaf: Leaf) -> None:
-    """But for profiles, which are given whole."""
     value: Any = dump(Settings())
     for key in leaf.path:
         value = value[key]
