@@ -67,6 +67,12 @@ class Served:
             self.log += line.decode()
 
 
+def descendants(pid: int) -> list[int]:
+    """All processes that come from one."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(below for child in children for below in descendants(child))]
+
+
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(SECONDS):
         while not await condition():
@@ -165,11 +171,13 @@ async def test_workers_share_one_listener_one_index_and_one_face(tmp_path: Path)
 
         await until(refused_by_all)
 
+        started = descendants(served.process.pid)
+        assert any((Path(f"/proc/{pid}/cwd") / "valkey.sock").exists() for pid in started)
         served.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(SECONDS):
             assert await served.process.wait() == 0
     assert "Traceback" not in served.log
-    assert not any(Path("/proc").glob("[0-9]*/cwd/valkey.sock"))
+    assert not [pid for pid in started if (Path(f"/proc/{pid}/cwd") / "valkey.sock").exists()]
 
 
 @pytest.mark.parametrize("way", ["file", "call"])
