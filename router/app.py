@@ -144,6 +144,7 @@ class App:
             administration=self.administrator,
             journey=self.director,
             limits=self._limits,
+            observer=self._observing,
             clock=clock,
         )
         self.asgi: Any = self._surfaces.asgi

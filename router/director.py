@@ -7,8 +7,9 @@ report.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ from router.flowcontrol.passage import Admitted, Hold, Waiting
 from router.gate import Gate
 from router.holders import ResponseHolders
 from router.legs import EngineRefused, Legs
-from router.observability.events import Observer, Outcome
+from router.observability.events import Observer, Outcome, of_refusal
 from router.ports import CUT, Clock, Reply, Tokenization, Waker
 from router.prompt_limit import NO_LIMIT, PromptLimit
 from router.scheduling.explanation import explain as explanation
@@ -84,16 +85,25 @@ class Director:
     async def serve(self, request: InferenceRequest, reply: Reply) -> None:
         """Raises `RouterError` for what the client must be told, before or after the head went out."""
         trip = Trip(request)
+        with self._reported(trip), self._admission:
+            await self._in_time(trip, self._journey(trip, reply))
+
+    @contextlib.contextmanager
+    def _reported(self, trip: Trip) -> Iterator[None]:
+        """Tells how it ended, once, however it does."""
         try:
-            with self._admission:
-                await self._in_time(trip, self._journey(trip, reply))
+            yield
         except RouterError as error:
-            self._note_refusal(trip, error)
+            trip.status = trip.status or error.status
+            trip.outcome = trip.outcome or of_refusal(error.status)
             raise
         except asyncio.CancelledError as cancelled:
             trip.outcome = trip.outcome or (Outcome.CUT if CUT in cancelled.args else Outcome.CLIENT_GONE)
             raise
         finally:
+            if trip.outcome is None:
+                # What is neither an end nor a refusal is a mistake of this router's own, which the front answers.
+                trip.status, trip.outcome = trip.status or RouterError.status, Outcome.ROUTER_ERROR
             self._observer.on_end(trip.ended(self._clock()))
 
     async def _in_time(self, trip: Trip, journey: Coroutine[Any, Any, None]) -> None:
@@ -214,17 +224,11 @@ class Director:
     async def serve_stored(self, request: InferenceRequest, response_id: str, reply: Reply) -> None:
         """``/v1/responses/{id}``: its holder is asked first, then everybody else."""
         trip = Trip(request)
-        try:
-            with self._admission:
-                candidates = self._eligible.candidates(_NO_PROMPT, self._eligible.now(request))
-                holder = self._holders.get(response_id)
-                candidates.sort(key=lambda candidate: candidate.id != holder)
-                await self._in_time(trip, self._legs.stored.run(trip, candidates, holder, reply))
-        except RouterError as error:
-            self._note_refusal(trip, error)
-            raise
-        finally:
-            self._observer.on_end(trip.ended(self._clock()))
+        with self._reported(trip), self._admission:
+            candidates = self._eligible.candidates(_NO_PROMPT, self._eligible.now(request))
+            holder = self._holders.get(response_id)
+            candidates.sort(key=lambda candidate: candidate.id != holder)
+            await self._in_time(trip, self._legs.stored.run(trip, candidates, holder, reply))
 
     async def explain(self, request: InferenceRequest, reply: Reply) -> None:
         """Answers with what would be decided for `request` now, as JSON; nothing is dispatched."""
@@ -239,15 +243,6 @@ class Director:
         body = msgspec.json.encode(explanation(request, prompt, decision, candidates, now))
         await reply.start(200, [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())])
         await reply.end(body)
-
-    def _note_refusal(self, trip: Trip, error: RouterError) -> None:
-        if trip.status is None:
-            trip.status = error.status
-        if trip.outcome is None:
-            if error.status in (429, 503):
-                trip.outcome = Outcome.REFUSED
-            else:
-                trip.outcome = Outcome.CLIENT_ERROR if error.status < 500 else Outcome.UPSTREAM_ERROR
 
 
 def _among(states: list[EndpointState], ids: Collection[str]) -> list[EndpointState]:

@@ -9,7 +9,7 @@ from router.assembly import flow, routing
 from router.assembly.shared import Shared
 from router.observability.access import AccessLog
 from router.observability.decisions import RecentDecisions
-from router.observability.events import Observer
+from router.observability.events import Answered, Observer
 from router.observability.flow import FlowMetrics, FlowObserver, Unobserved
 from router.observability.metrics import Metrics
 from router.observability.sharing import SharingMetrics
@@ -41,6 +41,13 @@ class Observing:
     def of_requests(self) -> list[Observer]:
         told = (self.decisions, self.metrics, self._flow, self._access, self._request_log)
         return [observer for observer in told if observer is not None]
+
+    def on_answered(self, event: Answered) -> None:
+        """Implements `router.observability.events.AnswerObserver`."""
+        if self.metrics is not None:
+            self.metrics.on_answered(event)
+        if self._access is not None:
+            self._access.on_answered(event)
 
     def watch(self, views: Views, pool: Pool, planning: Planning | None, shared: Shared | None) -> None:
         """What the metrics page reads from now on."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from router.api.admin import AdminGiven, Administration
-from router.api.front import Front, FrontSettings
+from router.api.front import Front
 from router.api.gate import Surface
 from router.api.keys import KeyRing
 from router.api.lifecycle import Lifecycle
+from router.api.reading import FrontSettings
 from router.api.rest import Given, Rest, Siblings, View
 from router.assembly import clients
 from router.director import Director
 from router.flowcontrol.key_limits import KeyLimits
+from router.observability.events import AnswerObserver
 from router.observability.metrics import CONTENT_TYPE
 from router.ports import Clock
 from router.settings import Settings
@@ -29,6 +31,7 @@ class Surfaces:
         administration: Administration,
         journey: Director,
         limits: KeyLimits,
+        observer: AnswerObserver,
         clock: Clock,
     ) -> None:
         self._gates = clients.gates(settings, lambda: self.keys)
@@ -51,6 +54,7 @@ class Surfaces:
                 keys=keys,
                 settings=front_settings,
                 limits=limits,
+                observer=observer,
                 clock=clock,
                 gate=gate,
                 surface=surface,

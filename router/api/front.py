@@ -1,7 +1,7 @@
 """The front: raw ASGI for the inference paths, ahead of FastAPI, which gets everything else.
 
-Owns what is cheap to check before the journey begins (key, method, size, lifecycle), turning a scope and a body into
-an `InferenceRequest`, and turning whatever stops the journey into an answer. No middleware stands on these paths.
+Owns what is cheap to check before the journey begins (key, method, size, lifecycle), turning whatever stops the journey
+into an answer, and telling of the answers that no journey tells of. No middleware stands on these paths.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ import logging
 import re
 import uuid
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
 
-from router.api.callers import TrustedPeers, allowed_priority, caller, steering_of
 from router.api.exchange import ClientGone, Exchange, Receive, Send
 from router.api.gate import Gate, Surface
-from router.api.isolation import TenantSalt
+from router.api.http_protocol import REFUSED_WITH
 from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
+from router.api.reading import FrontSettings, read_request
 from router.core import Api, InferenceRequest
-from router.errors import InvalidRequest, MethodNotAllowed, RouterError, UnsupportedEncoding
+from router.errors import InvalidRequest, MethodNotAllowed, NotFound, RouterError, UnsupportedEncoding
+from router.observability.events import EXPLAIN, Answered, AnswerObserver, Outcome, of_refusal
 from router.ports import Reply
-from router.wire.deadline import allowed_s
-from router.wire.headers import accepted_request_id, request_headers
-from router.wire.kv_transfer import strip_generate_params, strip_transfer_params
-from router.wire.openai import GENERATE_PATH, NOTHING, parse_request
-from router.wire.priority import with_priority
-from router.wire.splice import splice
+from router.wire.headers import accepted_request_id
+from router.wire.openai import GENERATE_PATH
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +58,10 @@ PATHS: dict[str, Api] = {
 EXPLAIN_PATH = "/debug/explain"
 """POST a request's body here to be told what would be decided; ``?path=`` names the path it is meant for."""
 
-_UNSENDABLE = re.compile(rb"[\x00-\x20\x7f]")
-"""Bytes that stand in no request line, which the parser may still let through in a query."""
-
 _BY_FIELD = (("messages", "/v1/chat/completions"), ("input", "/v1/responses"), ("prompt", "/v1/completions"))
 
-_STORED_RESPONSE = re.compile(r"/v1/responses/([A-Za-z0-9_\-]{1,128})(/cancel)?")
+_STORED_RESPONSES = "/v1/responses/"
+_STORED_RESPONSE = re.compile(rf"{_STORED_RESPONSES}([A-Za-z0-9_\-]{{1,128}})(/cancel)?")
 """The id goes into an upstream path: nothing but a plain token is let through."""
 
 
@@ -99,18 +94,6 @@ class Unlimited:
     def leave(self, key: str) -> None: ...
 
 
-class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
-    max_body_bytes: int
-    forward_authorization: bool = False
-    trusted_headers: frozenset[bytes] = frozenset()
-    trust_kv_transfer_params: bool = False
-    trusted_peers: TrustedPeers = TrustedPeers()
-    strip_untrusted_priority: bool = True
-    """Where there are rights at all, i.e. keys or trusted peers."""
-    tenant_salt: TenantSalt | None = None
-    """None: tenants share what engines have cached."""
-
-
 class Front:
     """ASGI application. `keys` and `settings` may be replaced at run time."""
 
@@ -123,6 +106,7 @@ class Front:
         keys: KeyRing,
         settings: FrontSettings,
         limits: RequestLimits | None = None,
+        observer: AnswerObserver,
         clock: Callable[[], float],
         gate: Gate | None = None,
         surface: Surface = Surface.ALL,
@@ -135,160 +119,141 @@ class Front:
         self.keys = keys
         self.settings = settings
         self._limits = limits or Unlimited()
+        self._observer = observer
         self._clock = clock
         self._gate = gate or Gate(KeyRing(), lambda: self.keys, loopback=True, surface=surface)
         self._inference = surface is not Surface.ADMINISTRATION
         self._explains = surface is not Surface.CLIENTS
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        asked = self._asked(scope) if scope["type"] == "http" else None
+        if asked is None:
             await self._rest(scope, receive, send)
-            return
+        else:
+            await self._exchange(scope, receive, send, asked)
+
+    def _asked(self, scope: Any) -> _Asked | None:
+        """None: it is no inference path."""
         path: str = scope["path"]
         if path.endswith("/"):
             # Answered in place: a redirect makes some clients drop the body or their key.
             path = path.rstrip("/")
-        api = PATHS.get(path)
+        if self._inference:
+            api = PATHS.get(path)
+            if api is not None:
+                return _Asked(path, api)
+            if path.startswith(_STORED_RESPONSES):
+                stored = _STORED_RESPONSE.fullmatch(path)
+                return _Asked(path, Api.OTHER, stored=True, response_id=None if stored is None else stored.group(1))
         if path == EXPLAIN_PATH and self._explains and scope["method"] == "POST":
-            await self._exchange(scope, receive, send, path, Api.OTHER, None)
-            return
-        if not self._inference:
-            await self._rest(scope, receive, send)
-            return
-        if api is not None:
-            if scope["method"] != "OPTIONS":
-                await self._exchange(scope, receive, send, path, api, None)
-                return
-        elif path.startswith("/v1/responses/"):
-            stored = _STORED_RESPONSE.fullmatch(path)
-            if stored is not None:
-                await self._exchange(scope, receive, send, path, Api.OTHER, stored.group(1))
-                return
-        await self._rest(scope, receive, send)
+            return _Asked(path, Api.OTHER, explains=True)
+        return None
 
-    async def _exchange(
-        self, scope: Any, receive: Receive, send: Send, path: str, api: Api, response_id: str | None
-    ) -> None:
-        arrived_at = self._clock()
+    async def _exchange(self, scope: Any, receive: Receive, send: Send, asked: _Asked) -> None:
         exchange = Exchange(receive, send)
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        given_id, declared, encoding = _peek(headers)
-        exchange.request_id = accepted_request_id(given_id) or uuid.uuid4().hex
+        ending = _Ending(self._clock())
         try:
-            key = self._gate.admit(headers) if path == EXPLAIN_PATH else self.keys.authorize(headers)
-            method: str = scope["method"]
-            if method != "POST" and not (response_id is not None and method in ("GET", "DELETE")):
-                raise MethodNotAllowed(f"{method} is not allowed on {path}; use POST.", allow="POST")
-            if encoding is not None:
-                raise UnsupportedEncoding(
-                    "The body is encoded (Content-Encoding), which engines do not read either: send it as it is."
-                )
-            self._lifecycle.enter(exchange)
-            try:
-                exchange.fields = self._limits.enter(key.name)
-                try:
-                    body = await exchange.read_body(declared, self.settings.max_body_bytes)
-                    await self._travel(scope, exchange, path, api, response_id, body, arrived_at, key)
-                finally:
-                    self._limits.leave(key.name)
-            finally:
-                self._lifecycle.leave(exchange)
+            await self._answer(scope, exchange, asked, ending)
         except ClientGone:
-            return
+            # The connection may have been refused while its body was awaited, and was told why.
+            status: int | None = scope.get(REFUSED_WITH)
+            ending.outcome = Outcome.CLIENT_GONE if status is None else Outcome.CLIENT_ERROR
+            ending.status = status
         except RouterError as error:
+            ending.outcome, ending.status = of_refusal(error.status), error.status
             await exchange.fail(error)
         except Exception:
             logger.exception("request %s failed in the router", exchange.request_id)
+            ending.outcome, ending.status = Outcome.ROUTER_ERROR, RouterError.status
             await exchange.fail(RouterError("The router failed while serving this request; its log tells why."))
+        finally:
+            if not ending.reported:
+                self._observer.on_answered(
+                    Answered(
+                        request_id=exchange.request_id or "",
+                        api=EXPLAIN if asked.explains else asked.api.value,
+                        outcome=ending.outcome,
+                        status=ending.status,
+                        e2e_s=self._clock() - ending.arrived_at,
+                    )
+                )
+
+    async def _answer(self, scope: Any, exchange: Exchange, asked: _Asked, ending: _Ending) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        given_id, declared, encoding = _peek(headers)
+        exchange.request_id = accepted_request_id(given_id) or uuid.uuid4().hex
+        method: str = scope["method"]
+        if method == "OPTIONS":
+            # Never with a key: a browser asks so before it sends one.
+            raise MethodNotAllowed(f"{method} is not allowed on {asked.path[:200]}; use POST.", allow="POST")
+        key = self._gate.admit(headers) if asked.explains else self.keys.authorize(headers)
+        if asked.stored and asked.response_id is None:
+            raise NotFound(f"There is nothing at {asked.path[:200]}; the paths served are listed at /docs.")
+        if method != "POST" and not (asked.stored and method in ("GET", "DELETE")):
+            raise MethodNotAllowed(f"{method} is not allowed on {asked.path}; use POST.", allow="POST")
+        if encoding is not None:
+            raise UnsupportedEncoding(
+                "The body is encoded (Content-Encoding), which engines do not read either: send it as it is."
+            )
+        self._lifecycle.enter(exchange)
+        try:
+            exchange.fields = self._limits.enter(key.name)
+            try:
+                body = await exchange.read_body(declared, self.settings.max_body_bytes)
+                await self._travel(scope, exchange, asked, body, ending, key)
+            finally:
+                self._limits.leave(key.name)
+        finally:
+            self._lifecycle.leave(exchange)
 
     async def _travel(
-        self,
-        scope: Any,
-        exchange: Exchange,
-        path: str,
-        api: Api,
-        response_id: str | None,
-        body: bytes,
-        arrived_at: float,
-        key: Key,
+        self, scope: Any, exchange: Exchange, asked: _Asked, body: bytes, ending: _Ending, key: Key
     ) -> None:
-        explains = path == EXPLAIN_PATH
-        if explains:
-            path, api = _explained(scope["query_string"], body)
-        request = self._read(scope, exchange.request_id or "", path, api, body, arrived_at, key)
-        if explains:
+        path, api = _explained(scope["query_string"], body) if asked.explains else (asked.path, asked.api)
+        request = read_request(
+            self.settings,
+            scope,
+            body,
+            request_id=exchange.request_id or "",
+            path=path,
+            api=api,
+            arrived_at=ending.arrived_at,
+            key=key,
+            anybody=self.keys.open,
+        )
+        if asked.explains:
             await exchange.attend(self._journey.explain(request, exchange))
-        elif response_id is None:
+            ending.outcome, ending.status = Outcome.OK, 200
+            return
+        ending.reported = True
+        if asked.response_id is None:
             await exchange.attend(self._journey.serve(request, exchange))
         else:
-            await exchange.attend(self._journey.serve_stored(request, response_id, exchange))
-
-    def _read(
-        self, scope: Any, request_id: str, path: str, api: Api, body: bytes, arrived_at: float, key: Key
-    ) -> InferenceRequest:
-        settings = self.settings
-        headers = scope["headers"]
-        trusted = key.trusted or _from(scope, settings.trusted_peers)
-        forwarded, routing = request_headers(
-            headers,
-            forward_authorization=settings.forward_authorization,
-            trusted=settings.trusted_headers,
-            steering=steering_of(key, trusted),
-        )
-        query: bytes = scope["query_string"]
-        if query and _UNSENDABLE.search(query) is not None:
-            raise InvalidRequest("The query holds a space or a control byte: percent-encode it.")
-        parsed = (
-            parse_request(api, path, body, content_type=_content_type(headers))
-            if body or api is not Api.OTHER or path == GENERATE_PATH
-            else NOTHING
-        )
-        if not settings.trust_kv_transfer_params:
-            if path == GENERATE_PATH:
-                body = strip_generate_params(body)
-            elif parsed.has_kv_transfer_params:
-                body = strip_transfer_params(body)
-        if parsed.has_priority and not trusted and settings.strip_untrusted_priority:
-            body = self._limited(body, parsed.priority, key)
-        asking = caller(key, trusted, routing, parsed.priority)
-        within_s = allowed_s(routing) if routing else None
-        salt = parsed.cache_salt
-        if settings.tenant_salt is not None and api is not Api.OTHER:
-            salt = settings.tenant_salt(asking.tenant, salt)
-            body = splice(body, set={"cache_salt": msgspec.json.encode(salt)})
-        return InferenceRequest(
-            request_id=request_id,
-            api=api,
-            path=f"{path}?{query.decode('latin-1')}" if query else path,
-            method=scope["method"],
-            body=body,
-            headers=forwarded,
-            routing_headers=routing,
-            caller=asking,
-            model=parsed.model,
-            stream=parsed.stream,
-            max_tokens=parsed.max_tokens,
-            n=parsed.n,
-            include_usage=parsed.include_usage,
-            cache_salt=salt,
-            fields=parsed.fields,
-            arrived_at=arrived_at,
-            deadline_at=None if within_s is None else arrived_at + within_s,
-        )
-
-    def _limited(self, body: bytes, asked: int | None, key: Key) -> bytes:
-        """`body` with no more priority (`asked` is its number, None what cannot be read as one) than `key` may have."""
-        if self.keys.open and not self.settings.trusted_peers:
-            return body
-        allowed = None if asked is None else allowed_priority(key, False, -asked)
-        if allowed is not None and asked == -allowed:
-            return body
-        return with_priority(body, None if allowed is None else -allowed)
+            await exchange.attend(self._journey.serve_stored(request, asked.response_id, exchange))
 
 
-def _from(scope: Any, peers: TrustedPeers) -> bool:
-    client = scope.get("client")
-    return client is not None and peers.hold(client[0])
+class _Asked(NamedTuple):
+    """What a path and its method stand for."""
+
+    path: str
+    api: Api
+    stored: bool = False
+    response_id: str | None = None
+    """None of a stored response: its id is none."""
+    explains: bool = False
+
+
+class _Ending:
+    """What is to be told of an exchange. A journey, once it has begun, reports by itself."""
+
+    __slots__ = ("arrived_at", "outcome", "reported", "status")
+
+    def __init__(self, arrived_at: float) -> None:
+        self.arrived_at = arrived_at
+        self.outcome = Outcome.CUT
+        """Unless it is found how it ends: the server itself is ended."""
+        self.status: int | None = None
+        self.reported = False
 
 
 def _explained(query: bytes, body: bytes) -> tuple[str, Api]:
@@ -321,10 +286,3 @@ def _peek(headers: list[tuple[bytes, bytes]]) -> tuple[bytes | None, int | None,
         elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
             encoding = value
     return request_id, declared, encoding
-
-
-def _content_type(headers: list[tuple[bytes, bytes]]) -> str:
-    for name, value in headers:
-        if name == b"content-type":
-            return value.decode("latin-1")
-    return "application/json"

@@ -18,13 +18,16 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from router.errors import HeadersTooLarge, InvalidRequest, Overloaded, RequestTimeout, RouterError
 
 LOOK_S = 1.0
+
+REFUSED_WITH = "kvrouter.refused_with"
+"""Member of a request's scope: the status that it was refused with here while its body was still awaited."""
 
 _UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:[^\r\n]*", re.IGNORECASE)
 
@@ -238,6 +241,7 @@ class BoundedHttp(HttpToolsProtocol):
                 self.transport.close()
                 return
             # It is this request that is wrong: who waits for the rest of its body is told that nobody is there.
+            cast(dict[str, Any], cycle.scope)[REFUSED_WITH] = error.status
             cycle.disconnected = True
             cycle.message_event.set()
         elif self._in_body:

@@ -8,11 +8,11 @@ from typing import Any
 from starlette.middleware.cors import CORSMiddleware
 
 from router.api.callers import TrustedPeers
-from router.api.front import FrontSettings
 from router.api.gate import Gate, Surface
 from router.api.http_protocol import ClientLimits
 from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
+from router.api.reading import FrontSettings
 from router.flowcontrol.key_limits import Rate
 from router.prompt_limit import PromptLimit
 from router.settings import ApiKeySettings, Settings

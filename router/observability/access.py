@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 
 from router.core import Decision, InferenceRequest, TokenizedPrompt
-from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
+from router.observability.events import Answered, Dispatched, Ended, FirstToken, LegFailed
 
 logger = logging.getLogger("kvrouter.access")
 
 
+_LINE = "%s %s %s %s endpoint=%s prefill=%s reason=%s prompt=%s matched=%s cached=%s out=%s ttft=%s e2e=%.4f"
+_UNKNOWN = 8
+"""Values of a line that only a journey gives."""
+
+
 class AccessLog:
-    """Implements `router.observability.events.Observer`."""
+    """Implements `router.observability.events.Observer` and `AnswerObserver`."""
 
     def on_decision(self, request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision) -> None: ...
 
@@ -26,7 +31,7 @@ class AccessLog:
         if not logger.isEnabledFor(logging.INFO):
             return
         logger.info(
-            "%s %s %s %s endpoint=%s prefill=%s reason=%s prompt=%s matched=%s cached=%s out=%s ttft=%s e2e=%.4f",
+            _LINE,
             event.request.request_id,
             event.api.value,
             event.status,
@@ -40,4 +45,9 @@ class AccessLog:
             event.output_tokens,
             None if event.ttft_s is None else f"{event.ttft_s:.4f}",
             event.e2e_s,
+        )
+
+    def on_answered(self, event: Answered) -> None:
+        logger.info(
+            _LINE, event.request_id, event.api, event.status, event.outcome.value, *(None,) * _UNKNOWN, event.e2e_s
         )

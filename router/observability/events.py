@@ -29,6 +29,21 @@ class Outcome(StrEnum):
     """No endpoint could be reached, or all failed before the first byte."""
     CUT = "cut"
     """The answer broke off after its first byte, or the router ended before it did."""
+    ROUTER_ERROR = "router_error"
+    """A mistake of the router's own; its log tells which."""
+
+
+def of_refusal(status: int) -> Outcome:
+    """How a request ended that the router answered with an error of its own."""
+    if status in (429, 503):
+        return Outcome.REFUSED
+    if status == 500:
+        return Outcome.ROUTER_ERROR
+    return Outcome.CLIENT_ERROR if status < 500 else Outcome.UPSTREAM_ERROR
+
+
+EXPLAIN = "explain"
+"""In place of an API's name: what would be decided for a request was asked."""
 
 
 class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +119,22 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     e2e_s: float
     continued: int = 0
     """Times that another engine went on with the answer after it had broken off."""
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a request that no journey tells of: it was answered before one began, or needed none."""
+
+    request_id: str
+    api: str
+    """An API's name, or `EXPLAIN`."""
+    outcome: Outcome
+    status: int | None
+    """What the client was sent, None if nothing."""
+    e2e_s: float
+
+
+class AnswerObserver(Protocol):
+    def on_answered(self, event: Answered) -> None: ...
 
 
 class Observer(Protocol):

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from router.core import Decision, EndpointState, Health, InferenceRequest, Inflight, TokenizedPrompt
-from router.observability.events import Dispatched, Ended, FirstToken, LegFailed
+from router.observability.events import Answered, Dispatched, Ended, FirstToken, LegFailed, Outcome
 
 _TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
@@ -65,7 +65,7 @@ class Sources(Protocol):
 
 
 class Metrics:
-    """Implements `router.observability.events.Observer`."""
+    """Implements `router.observability.events.Observer` and `AnswerObserver`."""
 
     def __init__(self, version: str) -> None:
         self.registry = registry = CollectorRegistry()
@@ -165,10 +165,15 @@ class Metrics:
         if event.predicted_s is not None:
             self._ttft_error.labels(event.endpoint_id).observe(abs(event.since_dispatch_s - event.predicted_s))
 
+    def on_answered(self, event: Answered) -> None:
+        self._count(event.api, event.outcome, event.status, event.e2e_s)
+
+    def _count(self, api: str, outcome: Outcome, status: int | None, e2e_s: float) -> None:
+        self._requests.labels(api, outcome.value, "none" if status is None else str(status)).inc()
+        self._e2e.labels(api).observe(e2e_s)
+
     def on_end(self, event: Ended) -> None:
-        status = "none" if event.status is None else str(event.status)
-        self._requests.labels(event.api.value, event.outcome.value, status).inc()
-        self._e2e.labels(event.api.value).observe(event.e2e_s)
+        self._count(event.api.value, event.outcome, event.status, event.e2e_s)
         if event.ttft_s is not None:
             self._ttft.labels("true" if event.prefill_endpoint_id is not None else "false").observe(event.ttft_s)
         for histogram, value in (

@@ -9,7 +9,7 @@ import pytest
 from router.core import Api, Health, Role
 from router.errors import ModelNotFound, NoEndpoint, Overloaded, UpstreamFailed, UpstreamTimeout
 from router.observability.events import Outcome
-from router.ports import UpstreamBroken, UpstreamOrphaned, UpstreamRefused, UpstreamSilent
+from router.ports import CUT, UpstreamBroken, UpstreamOrphaned, UpstreamRefused, UpstreamSilent
 from router.retry_budget import RetryBudget
 from tests.support.journey import (
     HAND_OFF,
@@ -215,6 +215,30 @@ async def test_a_client_that_leaves_before_the_decision_reaches_no_engine() -> N
     await asyncio.wait([serving])
     assert world.upstream.sent == []
     assert len(world.recorder.ended) == 1
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_mistake_of_the_routers_own_is_told_as_one(stored: bool) -> None:
+    def mistake(_request: object) -> FakeResponse:
+        raise KeyError
+
+    world = World([endpoint("a")], {"a": mistake})
+    with pytest.raises(KeyError):
+        await (world.director.serve_stored(request(), "resp_1", FakeReply()) if stored else world.serve())
+    (ended,) = world.recorder.ended
+    assert (ended.outcome, ended.status) == (Outcome.ROUTER_ERROR, 500)
+
+
+@pytest.mark.parametrize(("told", "outcome"), [(CUT, Outcome.CUT), (None, Outcome.CLIENT_GONE)])
+async def test_who_ended_the_wait_for_a_stored_response_is_told(told: str | None, outcome: Outcome) -> None:
+    endless = FakeResponse(200, [SSE], [b"data: x\n\n", asyncio.Event().wait()])
+    world = World([endpoint("a")], {"a": lambda _: endless})
+    serving = asyncio.create_task(world.director.serve_stored(request(), "resp_1", FakeReply()))
+    while not world.upstream.responses:
+        await asyncio.sleep(0)
+    serving.cancel(told)
+    await asyncio.wait([serving])
+    assert [ended.outcome for ended in world.recorder.ended] == [outcome]
 
 
 async def test_a_model_nobody_serves_is_404_after_the_engines_were_asked_again() -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from router.api.callers import TrustedPeers
-from router.api.front import Front, FrontSettings, RequestLimits
+from router.api.front import Front, RequestLimits
+from router.api.http_protocol import REFUSED_WITH
 from router.api.isolation import TenantSalt
 from router.api.keys import Key, KeyRing
 from router.api.lifecycle import Lifecycle
+from router.api.reading import FrontSettings
 from router.core import Api, Caller, InferenceRequest
-from router.errors import RateLimited, UpstreamFailed
+from router.errors import NoEndpoint, RateLimited, UpstreamFailed
+from router.observability.events import Answered
 from router.ports import Reply
 from tests.support.asgi import Answer, AsgiClient
 
@@ -46,6 +49,21 @@ class FakeJourney:
         self.stored.append(response_id)
         await self.serve(request, reply)
 
+    async def explain(self, request: InferenceRequest, reply: Reply) -> None:
+        await self.serve(request, reply)
+
+
+class Told:
+    """What the front tells of answers that no journey tells of."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, str, int | None]] = []
+
+    def on_answered(self, event: Answered) -> None:
+        assert event.request_id
+        assert event.e2e_s == 0.0
+        self.answers.append((event.api, event.outcome.value, event.status))
+
 
 async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 299, "headers": []})
@@ -58,6 +76,7 @@ def front(
     keys: KeyRing | None = None,
     lifecycle: Lifecycle | None = None,
     limits: RequestLimits | None = None,
+    told: Told | None = None,
     **settings: Any,
 ) -> Front:
     return Front(
@@ -67,6 +86,7 @@ def front(
         keys=keys or KeyRing(),
         settings=FrontSettings(**{"max_body_bytes": 1000, **settings}),
         limits=limits,
+        observer=told or Told(),
         clock=lambda: 7.0,
     )
 
@@ -416,3 +436,99 @@ async def test_a_query_that_cannot_be_sent_on_is_refused(query: bytes) -> None:
 
 async def test_a_query_beyond_ascii_is_served() -> None:
     assert (await post(front(FakeJourney()), query=b"a=\xff")).status == 200
+
+
+CHAT_PATH = "/v1/chat/completions"
+HUGE = (b"content-length", b"1001")
+GZIP = (b"content-encoding", b"gzip")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "how", "told"),
+    [
+        ("POST", CHAT_PATH, {"body": b"{x}"}, ("chat", "client_error", 400)),
+        ("POST", "/v1/completions/", {"body": b""}, ("completions", "client_error", 400)),
+        ("POST", CHAT_PATH, {"query": b"a b"}, ("chat", "client_error", 400)),
+        ("POST", "/v1/messages", {"headers": []}, ("messages", "client_error", 401)),
+        ("GET", "/v1/responses/resp_1/cancel/on", {}, ("other", "client_error", 404)),
+        ("GET", CHAT_PATH, {}, ("chat", "client_error", 405)),
+        ("OPTIONS", "/v1/embeddings", {"headers": []}, ("other", "client_error", 405)),
+        ("PUT", "/v1/responses/resp_1", {}, ("other", "client_error", 405)),
+        ("POST", CHAT_PATH, {"headers": [OWN_KEY, HUGE]}, ("chat", "client_error", 413)),
+        ("POST", CHAT_PATH, {"headers": [OWN_KEY, GZIP]}, ("chat", "client_error", 415)),
+        ("POST", "/debug/explain", {"body": b"{}"}, ("explain", "client_error", 400)),
+        ("POST", "/debug/explain", {"headers": []}, ("explain", "client_error", 401)),
+        ("POST", "/debug/explain", {}, ("explain", "ok", 200)),
+    ],
+)
+async def test_an_answer_without_a_journey_is_told_once(
+    method: str, path: str, how: dict[str, Any], told: tuple[str, str, int]
+) -> None:
+    seen, journey = Told(), FakeJourney()
+    app = front(journey, keys=ring("k"), told=seen)
+    host = (b"host", b"localhost")
+    asked = {"body": CHAT, "headers": [OWN_KEY, host], **how}
+    answer = await AsgiClient(app).request(method, path, **asked)
+    assert seen.answers == [told]
+    assert answer.status == told[2]
+    assert bool(journey.requests) == (told[1] == "ok")
+
+
+async def test_a_refusal_by_rate_or_at_the_end_is_told_as_one() -> None:
+    seen, limits, lifecycle = Told(), FakeLimits(), Lifecycle()
+    limits.inside.append("k")
+    app = front(FakeJourney(), keys=ring("k"), limits=limits, lifecycle=lifecycle, told=seen)
+    assert (await post(app, headers=[OWN_KEY])).status == 429
+    lifecycle.refuse()
+    assert (await post(app, headers=[OWN_KEY])).status == 503
+    assert seen.answers == [("chat", "refused", 429), ("chat", "refused", 503)]
+
+
+async def test_what_a_journey_tells_itself_is_not_told_again() -> None:
+    async def refused(_request: InferenceRequest, _reply: Reply) -> None:
+        raise NoEndpoint("nobody")
+
+    async def bug(_request: InferenceRequest, _reply: Reply) -> None:
+        raise KeyError
+
+    seen = Told()
+    for script, status in ((None, 200), (refused, 503), (bug, 500)):
+        app = front(FakeJourney(script), told=seen)
+        assert (await post(app)).status == status
+        assert (await AsgiClient(app).request("GET", "/v1/responses/resp_1")).status == status
+    assert seen.answers == []
+
+
+async def test_an_explanation_that_fails_is_told_as_it_ended() -> None:
+    async def refused(_request: InferenceRequest, _reply: Reply) -> None:
+        raise NoEndpoint("nobody")
+
+    async def bug(_request: InferenceRequest, _reply: Reply) -> None:
+        raise KeyError
+
+    seen = Told()
+    for script in (refused, bug):
+        await post(front(FakeJourney(script), told=seen), "/debug/explain", headers=[(b"host", b"localhost")])
+    assert seen.answers == [("explain", "refused", 503), ("explain", "router_error", 500)]
+
+
+@pytest.mark.parametrize(
+    ("refused_with", "told"), [(None, ("chat", "client_gone", None)), (408, ("chat", "client_error", 408))]
+)
+async def test_a_body_that_never_ends_is_told_by_who_gave_up(
+    refused_with: int | None, told: tuple[str, str, int | None]
+) -> None:
+    seen = Told()
+    app = front(FakeJourney(), told=seen)
+
+    async def connection(scope: Any, _receive: Any, send: Any) -> None:
+        async def receive() -> dict[str, str]:
+            if refused_with is not None:
+                scope[REFUSED_WITH] = refused_with
+            return {"type": "http.disconnect"}
+
+        await app(scope, receive, send)
+
+    answer = await AsgiClient(connection).request("POST", CHAT_PATH, body=CHAT)
+    assert answer.messages == []
+    assert seen.answers == [told]

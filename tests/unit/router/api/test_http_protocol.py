@@ -11,7 +11,7 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from router.api.http_protocol import BoundedHttp, ClientLimits, Connections
+from router.api.http_protocol import REFUSED_WITH, BoundedHttp, ClientLimits, Connections
 from tests.support.transport import FakeTransport
 
 LIMITS = ClientLimits(header_bytes=1000, head_s=10, body_idle_s=5, body_s=20, send_s=30, connections=3)
@@ -25,6 +25,7 @@ class Served:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.gone = False
+        self.refused_with: int | None = None
         self.answer = b"ok"
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
@@ -32,6 +33,7 @@ class Served:
             message = await receive()
             if message["type"] == "http.disconnect":
                 self.gone = True
+                self.refused_with = scope.get(REFUSED_WITH)
                 return
             if not message["more_body"]:
                 break
@@ -127,6 +129,7 @@ async def test_a_body_that_stops_is_answered_408_and_its_application_told() -> N
     assert client.status == 408
     await settled()
     assert client.app.gone
+    assert client.app.refused_with == 408
     assert client.transport.closed
 
 

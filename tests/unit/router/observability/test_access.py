@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from router.observability.access import AccessLog
+from router.observability.events import Answered, Outcome
 from tests.support.observations import ended
 
 
@@ -14,3 +15,15 @@ def test_the_access_line_names_who_served_and_holds_no_prompt(caplog: pytest.Log
     (line,) = caplog.messages
     assert line.startswith("r1 chat 200 ok endpoint=a")
     assert "hello" not in line
+
+
+def test_an_answer_without_a_journey_has_a_line_of_the_same_form(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="kvrouter.access"):
+        log = AccessLog()
+        log.on_end(ended())
+        log.on_answered(Answered(request_id="r2", api="chat", outcome=Outcome.CLIENT_ERROR, status=400, e2e_s=0.0015))
+    known, line = caplog.messages
+    assert line.startswith("r2 chat 400 client_error endpoint=None ")
+    assert line.endswith(" e2e=0.0015")
+    fields = [[word.partition("=")[0] for word in text.split()[4:]] for text in (known, line)]
+    assert fields[0] == fields[1]

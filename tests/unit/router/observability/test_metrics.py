@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.core import Decision, EndpointState, Inflight, Leg, TokenizedPrompt, TokenSource
-from router.observability.events import Dispatched, FirstToken, LegFailed, Outcome
+from router.observability.events import EXPLAIN, Answered, Dispatched, FirstToken, LegFailed, Outcome
 from router.observability.metrics import IndexFigures, Metrics
 from tests.support.journey import endpoint, request
 from tests.support.observations import ended
@@ -67,6 +67,16 @@ def test_a_request_counts_once_with_its_tokens_and_times() -> None:
     assert seen["kvrouter_time_to_first_token_seconds_sum", (("disaggregated", "false"),)] == pytest.approx(0.2)
     assert seen["kvrouter_inter_token_latency_seconds_count", ()] == 1
     assert seen["kvrouter_queue_seconds_sum", ()] == pytest.approx(0.0002)
+
+
+def test_an_answer_without_a_journey_counts_by_its_end() -> None:
+    metrics = Metrics("1")
+    metrics.on_answered(Answered(request_id="r", api="chat", outcome=Outcome.CLIENT_ERROR, status=400, e2e_s=0.001))
+    metrics.on_answered(Answered(request_id="r", api=EXPLAIN, outcome=Outcome.CLIENT_GONE, status=None, e2e_s=0.1))
+    seen = samples(metrics)
+    assert seen["kvrouter_requests_total", (("api", "chat"), ("outcome", "client_error"), ("status", "400"))] == 1
+    assert seen["kvrouter_requests_total", (("api", "explain"), ("outcome", "client_gone"), ("status", "none"))] == 1
+    assert seen["kvrouter_e2e_seconds_count", (("api", "chat"),)] == 1
 
 
 def test_a_refused_request_counts_no_tokens_and_no_first_token() -> None:
