@@ -76,7 +76,9 @@ class Planner:
         if not view.variants:
             return held(view, "no_variant", "no variant of engine is known that could be started")
         wanted = view.demand.rate > _QUIET or view.demand.held > 0 or any(s.rate > _QUIET for s in view.demand.batch)
-        if wanted:
+        # A forecast remembers for longer than a pool may be told to wait.
+        idle = view.rules.least == 0 and view.idle_s is not None and view.idle_s >= view.rules.idle_s
+        if wanted and (view.demand.held > 0 or not idle):
             if view.demand.rate > _QUIET or view.demand.batch:
                 return None
             return self._woken(view)

@@ -63,6 +63,13 @@ def test_an_idle_pool_goes_to_zero_only_where_it_may() -> None:
     ]
 
 
+def test_a_pool_nobody_asked_for_long_enough_is_idle_whatever_the_forecast_remembers() -> None:
+    rules = Rules(least=0, idle_s=60.0)
+    still = view(demand(0.5), {BIG: 1}, rules=rules, idle_s=61.0)
+    held = view(demand(0.5, held=1), {BIG: 1}, rules=rules, idle_s=61.0)
+    assert [Planner().plan(0.0, [each])[0].action for each in (still, held)] == [Action.ZERO, Action.HOLD]
+
+
 def test_held_requests_wake_an_empty_pool_with_the_cheapest_engine_and_only_once() -> None:
     variants = [variant("dear", cost_per_hour=9.0), variant("cheap", cost_per_hour=2.0)]
     empty = demand(5.0, held=3).scaled(0.0)
@@ -166,9 +173,9 @@ def test_two_variants_of_about_the_same_worth_are_not_exchanged_for_each_other_o
 ) -> None:
     variants = [variant("a", cost_per_hour=4.0), variant("b", speed=speed, cost_per_hour=4.0 * speed * worth)]
     day = Day(lambda _: rate, variants=variants, seed=seed)
-    day.live(900.0)
+    day.live(900.0, every=60.0)
     before = day.changes
-    day.live(6 * 3600.0, start=900.0)
+    day.live(6 * 3600.0, every=60.0, start=900.0)
     assert day.changes - before <= 2
 
 
