@@ -28,8 +28,9 @@ _SETTLE_S = 30.0
 """A draining engine stays at least so long: a hand-off may still be on its way to it."""
 _TICK_S = 5.0
 _SAMPLES_S = 60.0
-_ROOM = 0.5
-"""Engines have room for batch work while what is queued on each is computed in so many seconds."""
+_ROOM, _SEQS = 0.1, 0.04
+"""Engines have room for batch work while what is queued on each is computed in so many seconds, and while each decodes
+for less than this share of the sequences that it could: every prompt of batch delays answers beside it."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -229,7 +230,7 @@ class ScalingSimulation(Simulation):
         rate = self._profile(prefill[0]).prefill_tokens_per_s
         decoding = [state.endpoint.id for state in self._up if self._roles[state.endpoint.id] is not Role.PREFILL]
         running = sum(self._routing.inflight.get(name).requests for name in decoding)
-        most = 0.25 * self._profile(decoding[0]).max_seqs
+        most = _SEQS * self._profile(decoding[0]).max_seqs
         return queued < _ROOM * rate * len(prefill) and running < most * len(decoding)
 
     def _profile(self, name: str) -> EngineProfile:
