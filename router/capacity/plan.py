@@ -53,7 +53,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     lasting_s: float = 1800.0
     """Time over which the cost of a start or a drain is spread."""
     certainty: float = 0.5
-    """Standard deviations of the forecast's error that are planned for."""
+    """Standard deviations of the forecast's error that are planned for: what counts is the share of requests over all
+    that may come, not over the worst of it."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
