@@ -18,6 +18,7 @@ x RouterError            (500 server_error)
   + NoEndpoint           503 service_unavailable
   + ShuttingDown         503 service_unavailable
   + WorkersSilent        503 service_unavailable
+  + NoWorker             503 service_unavailable
   + UpstreamTimeout      504 upstream_timeout
   + DeadlineExceeded     504 deadline_exceeded
 x ConfigError            stops the start: one sentence that names the key and the mend
@@ -145,6 +146,10 @@ class ShuttingDown(RouterError):
 
 class WorkersSilent(RouterError):
     status, type, code = 503, "service_unavailable", "workers_silent"
+
+
+class NoWorker(RouterError):
+    status, type, code = 503, "service_unavailable", "no_worker"
 
 
 class UpstreamTimeout(RouterError):

@@ -54,11 +54,13 @@ def serve_on(
     loader: SettingsLoader | None,
     family: Family,
     admin_listener: socket.socket | None = None,
+    *,
+    who: str | None = None,
 ) -> int:
-    """`serve` on listeners that are there already, beside others or alone."""
-    configure(settings.log.level, settings.log.format)
+    """`serve` on listeners that are there already, beside others or alone. `who`: its name in each line of the log."""
+    configure(settings.log.level, settings.log.format, who)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, loader, listener, family, admin_listener))
+        runner.run(_serve(settings, loader, listener, family, admin_listener, who))
     return 0
 
 
@@ -68,13 +70,14 @@ async def _serve(
     listener: socket.socket,
     family: Family,
     admin_listener: socket.socket | None,
+    who: str | None,
 ) -> None:
     async def apply(changed: Settings) -> None:
         await app.apply(changed)
         server = changed.server
         limits = clients.client_limits(changed)
         process.apply(settle_s=server.settle_s, grace_s=server.shutdown_grace_s, limits=limits)
-        configure(changed.log.level, changed.log.format)
+        configure(changed.log.level, changed.log.format, who)
 
     def renew() -> None:
         app.certificates.renew()

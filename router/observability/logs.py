@@ -11,10 +11,15 @@ _UNFINISHED = "ASGI callable returned without completing response."
 
 
 class _JsonFormatter(logging.Formatter):
+    def __init__(self, who: str | None) -> None:
+        super().__init__()
+        self._who = {} if who is None else {"process": who}
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
+            **self._who,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -28,14 +33,18 @@ def _expected(record: logging.LogRecord) -> bool:
     return _UNFINISHED not in record.getMessage()
 
 
-def configure(level: str, form: str) -> None:
-    """`level`: debug | info | warning | error; `form`: text | json. Replaces what was configured before."""
+def configure(level: str, form: str, who: str | None = None) -> None:
+    """`level`: debug | info | warning | error; `form`: text | json. Replaces what was configured before.
+
+    `who`: this process's name in each line, where several write to one log.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_expected)
     if form == "json":
-        handler.setFormatter(_JsonFormatter())
+        handler.setFormatter(_JsonFormatter(who))
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        named = "" if who is None else f"{who.replace('%', '%%')} "
+        handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {named}%(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

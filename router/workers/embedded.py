@@ -11,11 +11,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 from router.errors import ConfigError
 
 _START_S = 10.0
 _MOST_BYTES = 2 << 30
+_SAID_BYTES = 1000
+
+
+def _quoted(path: Path) -> str:
+    """As its configuration takes a path with spaces."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def binary() -> Path:
@@ -38,11 +45,12 @@ class EmbeddedValkey:
         self._binary = binary()
         self._folder = folder
         self._socket = folder / "valkey.sock"
+        self._log = folder / "valkey.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"unix://{self._socket}"
+        return f"unix://{quote(str(self._socket))}"
 
     @property
     def running(self) -> bool:
@@ -53,32 +61,40 @@ class EmbeddedValkey:
         config = self._folder / "valkey.conf"
         lines = [
             "port 0",
-            f"unixsocket {self._socket}",
+            f"unixsocket {_quoted(self._socket)}",
             "unixsocketperm 700",
             'save ""',
             "appendonly no",
             f"maxmemory {_MOST_BYTES}",
             "maxmemory-policy volatile-lru",
-            f"dir {self._folder}",
+            f"dir {_quoted(self._folder)}",
+            "loglevel warning",
         ]
         config.write_text("\n".join(lines) + "\n")
         self._socket.unlink(missing_ok=True)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "router.workers.leash", str(self._binary), str(config)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "router.workers.leash", str(self._binary), str(config)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         until = time.monotonic() + _START_S
         while not self._socket.exists():
             if not self.running or time.monotonic() > until:
                 self.stop()
                 raise ConfigError(
-                    "server.workers: the embedded Valkey does not start on this machine: "
+                    f"server.workers: the embedded Valkey does not start on this machine ({self._why()}): "
                     "name a Redis with redis.url or --redis URL"
                 )
             time.sleep(0.02)
+
+    def _why(self) -> str:
+        """The last that it said."""
+        said = self._log.read_bytes()[-_SAID_BYTES:].decode("utf-8", "replace").split("\n")
+        lines = [line.strip() for line in said if line.strip()]
+        return lines[-1] if lines else f"nothing came from it within {_START_S:g} s"
 
     def stop(self) -> None:
         process, self._process = self._process, None

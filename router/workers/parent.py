@@ -1,19 +1,17 @@
 """The parent of several workers: one listener, bound here and shared; signals, restarts, what all of them say together.
 
-It serves no request itself. A worker that ends is started again, after a growing pause; one that finds its
-configuration wrong at the first start ends everything. Readiness and ``/metrics`` are asked of the parent by whichever
+It serves no request itself, but says 503 where no worker is left to. A worker that ends is started again, after a
+growing pause, and one that does not answer any more is ended; one that finds its configuration wrong at the first start
+ends everything. Readiness and ``/metrics`` are asked of the parent by whichever
 worker was asked, and it asks all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 import msgspec
 
 from router.api.admin import Obedience, Order
+from router.certificates import Certificates
 from router.errors import ConfigError
 from router.listening import address, listeners
 from router.observability.logs import configure
@@ -29,8 +28,11 @@ from router.orders import InForce
 from router.reload import SettingsLoader
 from router.settings import Settings
 from router.workers.embedded import EmbeddedValkey
+from router.workers.folder import meeting_place
 from router.workers.plan import BAD_INPUT, PARENT, Plan, Workers, socket_of
-from router.workers.talk import Answerer, ask
+from router.workers.standin import StandIn
+from router.workers.talk import Answerer
+from router.workers.worker import Worker, states_page
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +40,23 @@ _FIRST_PAUSE_S = 0.1
 _MOST_PAUSE_S = 10.0
 _HEALTHY_S = 10.0
 _EMBEDDED_POLL_S = 0.5
+_LOOK_S = 1.0
+_ALONE_S = 5.0
+"""How long no worker may take connections before each is told so: one that is started again is there sooner."""
 
 
 def serve_many(settings: Settings, loader: SettingsLoader) -> int:
     """Serves until told to end. Returns the exit code. Raises `ConfigError`."""
     configure(settings.log.level, settings.log.format)
-    with (
-        listeners(settings) as (listener, admin_listener),
-        tempfile.TemporaryDirectory(prefix="kvrouter-") as folder,
-    ):
-        embedded, flags = _shared(settings, loader, Path(folder))
+    certificates = Certificates(settings)
+    with listeners(settings) as (listener, admin_listener), meeting_place() as folder:
+        embedded, flags = _shared(settings, loader, folder)
         try:
             parent = Parent(
-                *(listener, admin_listener, Path(folder), settings.server.workers, loader.config, flags),
+                *(listener, admin_listener, folder, loader.config, flags),
+                workers=settings.server.workers,
+                worker_timeout_s=settings.server.worker_timeout_s,
+                certificates=certificates,
                 embedded=embedded,
             )
             return asyncio.run(parent.run())
@@ -70,32 +76,18 @@ def _shared(settings: Settings, loader: SettingsLoader, folder: Path) -> tuple[E
     return embedded, flags | {"redis.url": embedded.url}
 
 
-class _Worker:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.process: asyncio.subprocess.Process | None = None
-        self.ready_once = False
-
-    def send(self, number: int) -> None:
-        if self.running and self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.returncode is None
-
-
 class Parent:
     def __init__(
         self,
         listener: socket.socket,
         admin_listener: socket.socket | None,
         folder: Path,
-        workers: int,
         config: Path | None,
         flags: Mapping[str, Any],
         *,
+        workers: int,
+        worker_timeout_s: float,
+        certificates: Certificates,
         embedded: EmbeddedValkey | None = None,
     ) -> None:
         self._listener = listener
@@ -105,7 +97,12 @@ class Parent:
         self._config = config
         self._flags = flags
         self._embedded = embedded
-        self._workers = [_Worker(number) for number in range(workers)]
+        self._workers = [
+            Worker(number, socket_of(folder, number), limit_s=worker_timeout_s) for number in range(workers)
+        ]
+        self._certificates = certificates
+        bound = [listener] if admin_listener is None else [listener, admin_listener]
+        self._stand_in = StandIn(bound, certificates.to_clients)
         self._pages: dict[int, bytes] = {}
         self._departed = b""
         self._ending = asyncio.Event()
@@ -128,14 +125,19 @@ class Parent:
         answerer = Answerer(self._folder / PARENT, answers)
         await answerer.start()
         logger.info("%d workers on %s", len(self._workers), address(self._listener))
-        valkey = asyncio.create_task(self._keep_embedded(), name="embedded valkey")
+        beside = [
+            asyncio.create_task(self._keep_embedded(), name="embedded valkey"),
+            asyncio.create_task(self._keep_answered(), name="stand-in"),
+        ]
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers:
                     group.create_task(self._keep(worker))
         finally:
-            valkey.cancel()
-            await asyncio.gather(valkey, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            self._stand_in.stop()
             await answerer.aclose()
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
@@ -145,6 +147,7 @@ class Parent:
         """A second time: what still runs is cut at once, as the workers understand a second signal."""
         self._ending.set()
         self._tell(signal.SIGTERM)
+        self._stand_in.stop()
         # Theirs stay open until each has drained; then nobody must be left waiting in the queue of a listener.
         self._listener.close()
         if self._admin_listener is not None:
@@ -156,7 +159,7 @@ class Parent:
 
     # Workers
 
-    async def _keep(self, worker: _Worker) -> None:
+    async def _keep(self, worker: Worker) -> None:
         pause_s = _FIRST_PAUSE_S
         loop = asyncio.get_running_loop()
         while not self._ending.is_set():
@@ -178,7 +181,7 @@ class Parent:
             except TimeoutError:
                 continue
 
-    async def _run_once(self, worker: _Worker) -> int:
+    async def _run_once(self, worker: Worker) -> int:
         plan = Plan(
             number=worker.number,
             folder=str(self._folder),
@@ -187,28 +190,9 @@ class Parent:
             config=None if self._config is None else str(self._config),
             flags=dict(self._flags),
         )
-        process = worker.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "router.workers.child"),
-            stdin=asyncio.subprocess.PIPE,
-            pass_fds=[number for number in (plan.listener, plan.admin_listener) if number is not None],
-            # Ctrl-C reaches the parent alone, which tells them.
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        try:
-            # On standard input: flags may hold keys, and arguments can be read by anyone on the host. It stays open:
-            # its end tells the worker that its parent is gone.
-            process.stdin.write(msgspec.json.encode(plan) + b"\n")
-            if self._ending.is_set():
-                worker.send(signal.SIGTERM)
-            return await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            process.stdin.close()
+        return await worker.run(plan, self._ending)
 
-    async def _part_with(self, worker: _Worker) -> None:
+    async def _part_with(self, worker: Worker) -> None:
         """What it had counted by the last time it was asked stays in the sums."""
         page = self._pages.pop(worker.number, None)
         if page is not None:
@@ -224,23 +208,51 @@ class Parent:
                 except ConfigError as error:
                     logger.error("%s", error)
 
+    async def _keep_answered(self) -> None:
+        """Nobody is left without an answer for long: where no worker takes connections, each is told so."""
+        alone_s = 0.0
+        while not self._ending.is_set():
+            await asyncio.sleep(_LOOK_S)
+            if any(worker.accepts for worker in self._workers):
+                alone_s = 0.0
+                continue
+            alone_s += _LOOK_S
+            if alone_s < _ALONE_S or self._stand_in.serves or self._ending.is_set():
+                continue
+            logger.warning("no worker serves: requests are answered 503 until one does")
+            try:
+                self._certificates.renew()
+            except ConfigError as error:
+                logger.error("%s", error)
+            try:
+                await self._stand_in.start()
+            except OSError as error:
+                logger.error("nobody can be told: %s", error)
+
     # What all of them say
 
     async def _metrics(self, _: str) -> bytes:
-        running = [worker for worker in self._workers if worker.process is not None]
-        answers = await asyncio.gather(*(ask(socket_of(self._folder, worker.number), "metrics") for worker in running))
-        for worker, page in zip(running, answers, strict=True):
+        states = [worker.state for worker in self._workers]
+        asked = [worker for worker in self._workers if worker.state in ("starting", "serving")]
+        for worker, page in zip(asked, await asyncio.gather(*(worker.ask("metrics") for worker in asked)), strict=True):
             if page:
                 self._pages[worker.number] = page
-        return merge(list(self._pages.values()), [self._departed] if self._departed else [])
+        numbers = {worker.number for worker in asked}
+        gone = [page for number, page in self._pages.items() if number not in numbers]
+        now = [page for number, page in self._pages.items() if number in numbers]
+        return merge(now, [page for page in (self._departed, *gone) if page]) + states_page(states)
 
     async def _readiness(self, _: str) -> bytes:
-        running = sum(worker.running for worker in self._workers)
+        running = sum(worker.state in ("starting", "serving") for worker in self._workers)
         return msgspec.json.encode(Workers(running, len(self._workers), self._ending.is_set()))
 
-    async def _note_ready(self, _: str) -> bytes:
+    async def _note_ready(self, number: str) -> bytes:
         for worker in self._workers:
-            worker.ready_once = worker.ready_once or socket_of(self._folder, worker.number).exists()
+            if str(worker.number) == number:
+                worker.note_ready()
+                if self._stand_in.serves:
+                    logger.info("worker %s serves again", number)
+                    self._stand_in.stop()
         return b"ok"
 
     # What all of them are told
@@ -251,9 +263,7 @@ class Parent:
         running = [
             worker for worker in self._workers if worker.running and socket_of(self._folder, worker.number).exists()
         ]
-        answers = await asyncio.gather(
-            *(ask(socket_of(self._folder, worker.number), f"order {told}") for worker in running)
-        )
+        answers = await asyncio.gather(*(worker.ask(f"order {told}") for worker in running))
         return msgspec.json.encode(Obedience(sum(answer == b"ok" for answer in answers), len(running)))
 
     async def _in_force(self, _: str) -> bytes:

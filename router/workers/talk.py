@@ -14,10 +14,10 @@ TIMEOUT_S = 1.0
 _ANSWER_BYTES = 64 << 20
 
 
-async def ask(path: Path, question: str) -> bytes | None:
+async def ask(path: Path, question: str, timeout_s: float = TIMEOUT_S) -> bytes | None:
     """None: nobody answers, or not in time."""
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
                 writer.write(f"{question}\n".encode())

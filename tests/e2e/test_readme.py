@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shlex
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from loadtest.demo.children import plain_environment
 from loadtest.ports import free_ports
+from loadtest.redis_server import RedisServer
 from tests.support.simulator import FAST, engines
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
 KVROUTER = [command for command in COMMANDS if command.startswith("kvrouter ")]
 MAKE = [command for command in COMMANDS if command.startswith("make ")]
+REDIS = "redis://127.0.0.1:6379"
 ADDRESS = re.compile(r"http://(?:10\.0\.0\.\d+|127\.0\.0\.1):\d+")
 
 
@@ -57,8 +60,15 @@ def arguments(command: str, urls: Sequence[str], folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("command", KVROUTER)
 async def test_a_kvrouter_command_works_as_written(command: str, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as opened:
+        if REDIS in command:
+            command = command.replace(REDIS, opened.enter_context(RedisServer()).url)
+        await works(command, tmp_path)
+
+
+async def works(command: str, folder: Path) -> None:
     async with engines(FAST, FAST, FAST) as running:
-        words = arguments(command, [engine.url for engine in running], tmp_path)
+        words = arguments(command, [engine.url for engine in running], folder)
         port = free_ports(1)
         if words[0] == "serve":
             words += ["--port", str(port)]

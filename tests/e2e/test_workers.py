@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,7 @@ class Served:
             return await client.post("/v1/chat/completions", json=body)
 
     async def metric(self, name: str) -> float:
+        """The sum of all series that begin so."""
         page = (await self.get("/metrics")).text
         return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
 
@@ -80,16 +83,18 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 @asynccontextmanager
-async def serving(folder: Path, urls: list[str], *flags: str) -> AsyncIterator[Served]:
+async def serving(
+    folder: Path, urls: list[str], *flags: str, environment: Mapping[str, str] | None = None, **server: Any
+) -> AsyncIterator[Served]:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     config = folder / "kv.yaml"
-    settings = {"server": {"port": port}, "tokenization": {"default": str(TOKENIZER_PATH)}, "endpoints": urls}
+    settings = {"server": {"port": port, **server}, "tokenization": {"default": str(TOKENIZER_PATH)}, "endpoints": urls}
     config.write_text(json.dumps(settings), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "router", "serve", "--config", str(config), *flags),
         cwd=ROOT,
-        env=plain_environment(),
+        env={**plain_environment(), **(environment or {})},
         stderr=asyncio.subprocess.PIPE,
     )
     served = Served(config, port, process)
@@ -232,3 +237,120 @@ async def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
             return not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
         await until(gone)
+
+
+async def test_a_frozen_worker_is_missed_and_replaced(tmp_path: Path) -> None:
+    async with (
+        engines(1) as (engine,),
+        serving(tmp_path, [engine.url], "--workers", "3", worker_timeout_s=6) as served,
+    ):
+        assert (await served.chat("hello")).status_code == 200
+
+        async def whole() -> bool:
+            return await served.metric('kvrouter_workers{state="serving"}') == 3
+
+        await until(whole)
+        frozen = served.workers()[0]
+        os.kill(frozen, signal.SIGSTOP)
+
+        async def known() -> bool:
+            return await served.metric('kvrouter_workers{state="silent"}') == 1
+
+        await until(known)
+        assert (await served.get("/ready")).json()["workers"] == {"running": 2, "of": 3}
+        # What it counted stays in the sums.
+        assert await served.metric("kvrouter_requests_total") == 1
+
+        async def replaced() -> bool:
+            return served.log.count("router.serving: serving on") >= 4 and len(served.workers()) == 3
+
+        await until(replaced)
+        assert frozen not in served.workers()
+        assert "(server.worker_timeout_s) and is ended" in served.log
+        assert (await served.chat("again")).status_code == 200
+        await until(whole)
+
+
+async def test_where_every_worker_dies_again_and_again_whoever_comes_is_told_or_served(tmp_path: Path) -> None:
+    async with engines(1) as (engine,), serving(tmp_path, [engine.url], "--workers", "2") as served:
+        statuses: set[int] = set()
+
+        async def told() -> bool:
+            for pid in served.workers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(httpx.TransportError):
+                statuses.add((await served.get("/ready")).status_code)
+            return 503 in statuses
+
+        await until(told)
+        assert "no worker serves: requests are answered 503 until one does" in served.log
+
+        async def serves_again() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return (await served.chat("hello")).status_code == 200
+            return False
+
+        await until(serves_again)
+
+        async def all_answer() -> bool:
+            return {(await served.get("/ready")).status_code for _ in range(5)} == {200}
+
+        await until(all_answer)
+        served.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            assert await served.process.wait() == 0
+    assert statuses <= {200, 503}
+    assert "Traceback" not in served.log
+
+
+async def test_every_line_of_a_worker_names_it(tmp_path: Path) -> None:
+    async with engines(1) as (engine,), serving(tmp_path, [engine.url], "--workers", "2") as served:
+        for _ in range(6):
+            await served.chat("hello")
+    lines = [line for line in served.log.splitlines() if "serving on" in line or "kvrouter.access" in line]
+    assert len(lines) == 8
+    assert all(re.search(r" INFO    worker [01] (router.serving|kvrouter.access): ", line) for line in lines)
+    starts = [line for line in lines if "serving on" in line]
+    assert {line.split(" worker ")[1][0] for line in starts} == {"0", "1"}
+
+
+async def test_what_a_killed_parent_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    if len(str(temporary)) > 70:
+        pytest.skip("a socket does not fit in this temporary folder")
+    environment = {"TMPDIR": str(temporary)}
+    async with engines(1) as (engine,):
+        async with serving(tmp_path, [engine.url], "--workers", "2", environment=environment) as served:
+            served.process.kill()
+            await served.process.wait()
+        (left,) = temporary.glob("kvrouter-*")
+        async with serving(tmp_path, [engine.url], "--workers", "2", environment=environment) as served:
+            assert not left.exists()
+            assert (await served.chat("hello")).status_code == 200
+            served.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(SECONDS):
+                assert await served.process.wait() == 0
+        assert list(temporary.glob("kvrouter-*")) == []
+
+
+async def test_a_temporary_folder_with_a_long_name_is_no_hindrance(tmp_path: Path) -> None:
+    temporary = tmp_path / ("x" * 120)
+    temporary.mkdir()
+    environment = {"TMPDIR": str(temporary)}
+    async with (
+        engines(1) as (engine,),
+        serving(tmp_path, [engine.url], "--workers", "2", environment=environment) as served,
+    ):
+        assert (await served.chat("hello")).status_code == 200
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_two_colons_serve_both_kinds_of_addresses(tmp_path: Path) -> None:
+    async with engines(1) as (engine,), serving(tmp_path, [engine.url], "--workers", "2", "--host", "[::]") as served:
+        assert f"2 workers on [::]:{served.port}" in served.log
+        assert f"serving on http://[::]:{served.port}" in served.log
+        assert (await served.get("/ready")).status_code == 200
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            assert (await client.get(f"http://[::1]:{served.port}/ready")).status_code == 200
