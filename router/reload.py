@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _DEBOUNCE_MS = 200
 _COMPARE_MS = 5000
+_SAME_S = 1.0
+"""Who changes a file and asks for a reload at once means one change: it is loaded, and told of, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,9 @@ class ConfigWatcher:
         self._wanted = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._digests: dict[Path, bytes] = {}
+        """Of the files as they were loaded last, or last tried to be."""
+        self._told_at: float | None = None
+        """Loop time at which the log last said what came of a load."""
         self._picker = _picker_digest(current)
 
     def request(self) -> None:
@@ -112,14 +117,14 @@ class ConfigWatcher:
 
     async def run(self) -> None:
         """Until cancelled. First takes over what changed between the load of `current` and now."""
-        self._digests = await asyncio.to_thread(_digests, self._loader.paths(self.current))
         await self.reload(quietly=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
             while True:
                 await self._wanted.wait()
                 self._wanted.clear()
-                await self.reload()
+                if not await self._just_told():
+                    await self.reload()
 
     async def reload(self, *, quietly: bool = False) -> bool:
         """Loads and applies now. False: the old settings stay in force, and the log says why.
@@ -137,9 +142,27 @@ class ConfigWatcher:
         async with self._one_at_a_time:
             return await self._attempt(quietly)
 
-    async def _attempt(self, quietly: bool) -> Change:
-        try:
+    async def _just_told(self) -> bool:
+        """Whether the files as they are now were tried, and told of, a moment ago."""
+        if self._told_at is None or asyncio.get_running_loop().time() - self._told_at > _SAME_S:
+            return False
+        return await asyncio.to_thread(_digests, self._loader.paths(self.current)) == self._digests
+
+    async def _load(self) -> tuple[Settings, dict[Path, bytes]]:
+        """The settings, and digests of all their files from before they were read: no change after that is missed."""
+        paths = self._loader.paths(self.current)
+        while True:
+            digests = self._digests = await asyncio.to_thread(_digests, paths)
             loaded = await asyncio.to_thread(self._loader)
+            named = self._loader.paths(loaded)
+            if set(named) <= set(paths):
+                return loaded, digests
+            paths = (*paths, *named)
+
+    async def _attempt(self, quietly: bool) -> Change:
+        loop = asyncio.get_running_loop()
+        try:
+            loaded, digests = await self._load()
             picker = await asyncio.to_thread(_picker_digest, loaded)
             change = compare(self.current, loaded, () if picker == self._picker else ("scheduling",))
             await asyncio.to_thread(self._renew)
@@ -147,10 +170,14 @@ class ConfigWatcher:
                 await self._apply(change.settings)
         except ConfigError as error:
             logger.error("configuration not reloaded, the old one stays in force: %s", error)
+            self._told_at = loop.time()
             raise
         self.current, self._picker = change.settings, picker
+        kept = self._loader.paths(self.current)
+        self._digests = {path: content for path, content in digests.items() if path in kept}
         if quietly and not change.live and not change.restart:
             return change
+        self._told_at = loop.time()
         if change.restart:
             logger.warning("changed, but needs a restart to take effect: %s", ", ".join(change.restart))
         logger.info("configuration reloaded: %s", ", ".join(change.live) or "nothing changed that can change live")
@@ -179,7 +206,6 @@ class ConfigWatcher:
             async for _ in changes:
                 digests = await asyncio.to_thread(_digests, self._loader.paths(self.current))
                 if digests != self._digests:
-                    self._digests = digests
                     self._wanted.set()
         except (OSError, RuntimeError) as error:
             # The operating system's watches are used up, or the folder went away: watchfiles raises either.

@@ -77,7 +77,7 @@ class Siblings(Protocol):
     """The other workers behind the same listener (`router.workers`)."""
 
     async def metrics(self, own: bytes) -> bytes:
-        """The page of all of them; `own` when they cannot be asked in time."""
+        """The page of all of them, `own` among it. Raises `WorkersSilent` when they cannot be asked in time."""
         ...
 
     async def readiness(self) -> Readiness: ...

@@ -19,12 +19,12 @@ import msgspec
 
 from router.api.admin import Obedience, Order
 from router.api.rest import Readiness
-from router.errors import ConfigError
+from router.errors import ConfigError, WorkersSilent
 from router.orders import InForce, Orders
 from router.reload import SettingsLoader
 from router.serving import serve_on
 from router.workers.plan import BAD_INPUT, PARENT, Plan, Workers, socket_of
-from router.workers.talk import Answerer, ask
+from router.workers.talk import THROUGH_S, Answerer, ask
 
 _ASKED_AT_MOST = 5
 
@@ -66,10 +66,14 @@ class Family:
             await self._answerer.aclose()
 
     async def metrics(self, own: bytes) -> bytes:
-        return await ask(self._parent, "metrics") or own
+        page = await ask(self._parent, "metrics", THROUGH_S)
+        if not page:
+            # This worker's own page would look like counts that have fallen.
+            raise WorkersSilent("The page of all workers cannot be made now: their parent does not answer.")
+        return page
 
     async def order(self, order: Order) -> Obedience:
-        answer = await ask(self._parent, f"order {msgspec.json.encode(order).decode()}")
+        answer = await ask(self._parent, f"order {msgspec.json.encode(order).decode()}", THROUGH_S)
         # Nobody answers: this worker alone is known to obey, of at least one other.
         return msgspec.json.decode(answer, type=Obedience) if answer else Obedience(1, 2)
 

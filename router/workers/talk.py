@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 TIMEOUT_S = 1.0
+THROUGH_S = 2 * TIMEOUT_S
+"""For an answer for which others must be asked first."""
 _ANSWER_BYTES = 64 << 20
 
 
@@ -56,7 +58,7 @@ class Answerer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(2 * TIMEOUT_S):
+            async with asyncio.timeout(THROUGH_S + TIMEOUT_S):
                 question = (await reader.readline()).decode("utf-8", "replace").strip()
                 word, _, rest = question.partition(" ")
                 answer = self._answers.get(word)

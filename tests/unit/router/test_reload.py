@@ -272,3 +272,70 @@ async def test_a_start_without_a_change_says_nothing(config: Path, caplog: pytes
         pass
     assert applied.seen.empty()
     assert "reloaded" not in caplog.text
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says came of loads."""
+    return [message for message in caplog.messages if "reloaded" in message]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("endpoints: ['http://b:1']", "configuration reloaded: endpoints"),
+        ("endpoints: [", "configuration not reloaded, the old one stays in force: "),
+    ],
+)
+async def test_a_change_that_a_signal_comes_with_is_told_of_once(
+    content: str, said: str, config: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("router.reload._SAME_S", SECONDS)
+    watching = watcher(config, Applied())
+    async with running(watching):
+        config.write_text(content, encoding="utf-8")
+        watching.request()
+        async with asyncio.timeout(SECONDS):
+            while not told(caplog):
+                await asyncio.sleep(0.01)
+        # Behind the load: a signal and the watch may still come.
+        watching.request()
+        await asyncio.sleep(0.6)
+    (line,) = told(caplog)
+    assert line.startswith(said)
+
+
+async def test_a_signal_that_comes_later_is_answered_again(
+    config: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("router.reload._SAME_S", 0.0)
+    watching = watcher(config, Applied())
+    async with running(watching):
+        for count in (1, 2):
+            watching.request()
+            async with asyncio.timeout(SECONDS):
+                while len(told(caplog)) < count:
+                    await asyncio.sleep(0.01)
+
+
+async def test_what_a_change_names_for_the_first_time_is_read_with_it(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config.with_name("keys").write_text("one\n", encoding="utf-8")
+    applied = Applied()
+    watching = watcher(config, applied)
+    async with running(watching):
+        config.write_text("endpoints: ['http://a:1']\nserver: {api_keys_file: keys}\n", encoding="utf-8")
+        async with asyncio.timeout(SECONDS):
+            new = await applied.seen.get()
+        assert [key.digest for key in new.server.api_keys] == [digest("one")]
+        # Its content is what was loaded: it is no further change.
+        config.with_name("other").write_text("", encoding="utf-8")
+        await asyncio.sleep(0.6)
+        assert len(told(caplog)) == 1
+        config.with_name("keys").write_text("two\n", encoding="utf-8")
+        async with asyncio.timeout(SECONDS):
+            new = await applied.seen.get()
+        assert [key.digest for key in new.server.api_keys] == [digest("two")]
