@@ -145,7 +145,7 @@ def sim(
     """Run simulated vLLM engines."""
     try:
         config = EngineConfig(
-            host=host,
+            host=host[1:-1] if host.startswith("[") and host.endswith("]") else host,
             port=port,
             role=role,
             model=model,

@@ -11,7 +11,7 @@ import zmq.asyncio
 
 from loadtest.simulator.node import SimEngine
 from loadtest.simulator.server import HttpServer
-from loadtest.simulator.settings import TOKENIZER_PATH, EngineConfig
+from loadtest.simulator.settings import TOKENIZER_PATH, EngineConfig, in_url
 from loadtest.simulator.text import SimTokenizer
 from loadtest.simulator.transfer import Directory
 
@@ -44,7 +44,7 @@ class RunningEngine:
 
     def __init__(self, engine: SimEngine, server: HttpServer, shared: _Shared) -> None:
         self.engine = engine
-        self.url = f"http://{engine.config.host}:{engine.port}"
+        self.url = f"http://{in_url(engine.config.host)}:{engine.port}"
         self.dead = asyncio.Event()
         self._server = server
         self._shared = shared

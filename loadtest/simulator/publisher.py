@@ -17,6 +17,7 @@ import zmq
 import zmq.asyncio
 
 from loadtest.simulator.events import CacheEvent, EventCodec
+from loadtest.simulator.settings import in_url
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,9 @@ class EventPublisher:
 
 
 def _bind(socket: zmq.Socket[Any], host: str, port: int) -> int:
+    socket.setsockopt(zmq.IPV6, int(":" in host))
+    address = f"tcp://{in_url(host)}"
     if port:
-        socket.bind(f"tcp://{host}:{port}")
+        socket.bind(f"{address}:{port}")
         return port
-    return int(socket.bind_to_random_port(f"tcp://{host}"))
+    return int(socket.bind_to_random_port(address))

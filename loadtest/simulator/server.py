@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 from loadtest.simulator.api.app import SimApp
 from loadtest.simulator.api.exchange import TRANSPORT
 from loadtest.simulator.node import SimEngine
+from loadtest.simulator.settings import in_url
 
 BACKLOG = 2048
 
@@ -102,7 +103,7 @@ class HttpServer:
 def describe(engine: SimEngine) -> dict[str, Any]:
     """What a ready line says of an engine."""
     return {
-        "url": f"http://{engine.config.host}:{engine.port}",
+        "url": f"http://{in_url(engine.config.host)}:{engine.port}",
         "role": engine.config.role,
         "model": engine.config.model,
         "events": [p.port for p in engine.publishers],

@@ -106,10 +106,16 @@ _FAULT_BOUNDS = {
 }
 
 
+def in_url(host: str) -> str:
+    """As it stands before the port of a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One simulated engine."""
 
     host: str = "127.0.0.1"
+    """An IPv6 address without brackets."""
     port: int = 0
     """0: any free port."""
     role: Role = "both"

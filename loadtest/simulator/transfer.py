@@ -12,6 +12,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from loadtest.simulator.settings import in_url
+
 _TIMEOUT_S = 2.0
 
 
@@ -123,7 +125,7 @@ class Directory:
             self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, verify=False)
         path = f"/sim/kv/{quote(hand_off.engine_id, safe='')}/{quote(hand_off.request_id, safe='')}/{verb}"
         try:
-            answer = await self._client.post(f"http://{hand_off.host}:{hand_off.port}{path}")
+            answer = await self._client.post(f"http://{in_url(hand_off.host)}:{hand_off.port}{path}")
         except (httpx.HTTPError, httpx.InvalidURL):
             return False
         return answer.status_code == 200

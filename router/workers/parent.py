@@ -219,7 +219,9 @@ class Parent:
             alone_s += _LOOK_S
             if alone_s < _ALONE_S or self._stand_in.serves or self._ending.is_set():
                 continue
-            logger.warning("no worker serves: requests are answered 503 until one does")
+            began = any(worker.ready_once for worker in self._workers)
+            level = logging.WARNING if began else logging.INFO
+            logger.log(level, "no worker serves%s: requests are answered 503 until one does", "" if began else " yet")
             try:
                 self._certificates.renew()
             except ConfigError as error:

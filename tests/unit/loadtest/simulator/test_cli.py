@@ -126,6 +126,13 @@ def test_a_profile_that_is_none_is_named(text: str, tmp_path: Path, capsys: pyte
     assert "engine.yaml" in line
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_host_may_be_given_as_it_stands_in_a_url(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        assert main(["--host", "[::1]", "--port", str(taken.getsockname()[1])]) == 2
+    assert "in use on [::1]" in capsys.readouterr().err
+
+
 def test_engines_take_ports_in_a_row() -> None:
     configs = plan(EngineConfig(port=8100, kv_events_port=5600, dp_size=2), 3)
     assert [c.port for c in configs] == [8100, 8101, 8102]
