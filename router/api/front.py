@@ -139,9 +139,9 @@ class Front:
             # Answered in place: a redirect makes some clients drop the body or their key.
             path = path.rstrip("/")
         if self._inference:
-            api = PATHS.get(path)
-            if api is not None:
-                return _Asked(path, api)
+            asked = _ASKED.get(path)
+            if asked is not None:
+                return asked
             if path.startswith(_STORED_RESPONSES):
                 stored = _STORED_RESPONSE.fullmatch(path)
                 return _Asked(path, Api.OTHER, stored=True, response_id=None if stored is None else stored.group(1))
@@ -241,6 +241,9 @@ class _Asked(NamedTuple):
     response_id: str | None = None
     """None of a stored response: its id is none."""
     explains: bool = False
+
+
+_ASKED = {path: _Asked(path, api) for path, api in PATHS.items()}
 
 
 class _Ending:
