@@ -6,7 +6,9 @@ holds and by expiry, and on top of that by `_MOST_BYTES`.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import logging
 import subprocess
 import sys
 import time
@@ -14,8 +16,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from router.errors import ConfigError
+from router.workers.hearing import hearing
+from router.workers.silence import LOOK_S
+
+logger = logging.getLogger(__name__)
 
 _START_S = 10.0
+_PING = "PING\nQUIT"
+"""It answers, and closes the connection."""
 _MOST_BYTES = 2 << 30
 _SAID_BYTES = 1000
 
@@ -89,6 +97,26 @@ class EmbeddedValkey:
                     "name a Redis with redis.url or --redis URL"
                 )
             time.sleep(0.02)
+
+    async def keep(self, ending: asyncio.Event, limit_s: float) -> None:
+        """Until `ending` or cancelled: starts it again when it has ended, or has not answered for `limit_s`."""
+        loop = asyncio.get_running_loop()
+        async with hearing(self._socket, _PING, limit_s) as silence:
+            while not ending.is_set():
+                await asyncio.sleep(LOOK_S)
+                hangs = silence.look(loop.time()) > limit_s
+                if (self.running and not hangs) or ending.is_set():
+                    continue
+                logger.error("the embedded Valkey %s and is started again", "does not answer" if hangs else "ended")
+                try:
+                    await asyncio.to_thread(self._start_again)
+                except ConfigError as error:
+                    logger.error("%s", error)
+                silence.heard(loop.time())
+
+    def _start_again(self) -> None:
+        self.stop()
+        self.start()
 
     def _why(self) -> str:
         """The last that it said."""

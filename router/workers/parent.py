@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.1
 _MOST_PAUSE_S = 10.0
 _HEALTHY_S = 10.0
-_EMBEDDED_POLL_S = 0.5
 _LOOK_S = 1.0
 _ALONE_S = 5.0
 """How long no worker may take connections before each is told so: one that is started again is there sooner."""
@@ -100,6 +99,7 @@ class Parent:
         self._workers = [
             Worker(number, socket_of(folder, number), limit_s=worker_timeout_s) for number in range(workers)
         ]
+        self._worker_timeout_s = worker_timeout_s
         self._certificates = certificates
         bound = [listener] if admin_listener is None else [listener, admin_listener]
         self._stand_in = StandIn(bound, certificates.to_clients)
@@ -125,10 +125,10 @@ class Parent:
         answerer = Answerer(self._folder / PARENT, answers)
         await answerer.start()
         logger.info("%d workers on %s", len(self._workers), address(self._listener))
-        beside = [
-            asyncio.create_task(self._keep_embedded(), name="embedded valkey"),
-            asyncio.create_task(self._keep_answered(), name="stand-in"),
-        ]
+        beside = [asyncio.create_task(self._keep_answered(), name="stand-in")]
+        if self._embedded is not None:
+            keeping = self._embedded.keep(self._ending, self._worker_timeout_s)
+            beside.append(asyncio.create_task(keeping, name="embedded valkey"))
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers:
@@ -197,16 +197,6 @@ class Parent:
         page = self._pages.pop(worker.number, None)
         if page is not None:
             self._departed = counts([page for page in (self._departed, page) if page])
-
-    async def _keep_embedded(self) -> None:
-        while self._embedded is not None:
-            await asyncio.sleep(_EMBEDDED_POLL_S)
-            if not self._embedded.running and not self._ending.is_set():
-                logger.error("the embedded Valkey ended and is started again")
-                try:
-                    await asyncio.to_thread(self._embedded.start)
-                except ConfigError as error:
-                    logger.error("%s", error)
 
     async def _keep_answered(self) -> None:
         """Nobody is left without an answer for long: where no worker takes connections, each is told so."""

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from router.workers.hearing import hearing
 from router.workers.plan import Plan
 from router.workers.silence import LOOK_S, Silence
 from router.workers.talk import ask
@@ -117,10 +118,9 @@ class Worker:
     async def _watch(self) -> None:
         await self._ready.wait()
         loop = asyncio.get_running_loop()
-        silence = self._silence = Silence(loop.time())
-        listening = asyncio.create_task(self._listen(silence), name=f"hearing worker {self.number}")
         told = False
-        try:
+        async with hearing(self._socket, "ping", self._limit_s) as silence:
+            self._silence = silence
             while True:
                 await asyncio.sleep(LOOK_S)
                 silent_s = silence.look(loop.time())
@@ -136,14 +136,3 @@ class Worker:
                     self.send(signal.SIGTERM)
                 elif silent_s > self._limit_s + _TO_END_S:
                     self.send(signal.SIGKILL)
-        finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
-
-    async def _listen(self, silence: Silence) -> None:
-        """One question at a time, for as long as it takes: a machine that is merely busy answers in the end."""
-        loop = asyncio.get_running_loop()
-        while True:
-            if await ask(self._socket, "ping", timeout_s=self._limit_s):
-                silence.heard(loop.time())
-            await asyncio.sleep(LOOK_S)
