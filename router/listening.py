@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from router.errors import ConfigError
 from router.settings import Settings
@@ -27,6 +28,19 @@ _IN_THE_WAY = {
 """What stands in the way of a listening socket, by error number, and the mend."""
 
 
+class _Keys(NamedTuple):
+    """What a listener's address is called in the configuration, and where it is best given."""
+
+    host: str
+    port: str
+    host_flag: str
+    port_flag: str
+
+
+_OF_CLIENTS = _Keys("server.host", "server.port", "--host", "--port")
+_OF_ADMINISTRATION = _Keys(*("server.admin_host", "server.admin_port") * 2)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A bound, listening socket; on ``::`` for IPv4 too, where the system can. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -39,12 +53,10 @@ def listeners(settings: Settings) -> Iterator[tuple[socket.socket, socket.socket
     """The clients' listener and administration's own, if there is to be one. Raises `ConfigError`."""
     server = settings.server
     with contextlib.ExitStack() as opened:
-        clients = opened.enter_context(_listener(server.host, server.port, key="server.port", host_key="--host"))
+        clients = opened.enter_context(_listener(server.host, server.port, _OF_CLIENTS))
         admin = None
         if server.admin_port is not None:
-            admin = opened.enter_context(
-                _listener(server.admin_host, server.admin_port, key="server.admin_port", host_key="server.admin_host")
-            )
+            admin = opened.enter_context(_listener(server.admin_host, server.admin_port, _OF_ADMINISTRATION))
         yield clients, admin
 
 
@@ -54,7 +66,7 @@ def address(listener: socket.socket) -> str:
     return f"{in_url(host)}:{port}"
 
 
-def _listener(host: str, port: int, *, key: str, host_key: str) -> contextlib.closing[socket.socket]:
+def _listener(host: str, port: int, keys: _Keys) -> contextlib.closing[socket.socket]:
     try:
         return contextlib.closing(listen(host, port))
     except OSError as error:
@@ -65,7 +77,6 @@ def _listener(host: str, port: int, *, key: str, host_key: str) -> contextlib.cl
         if known is None:
             raise
         why, mend = known
-        flag = "--port" if key == "server.port" else key
-        raise ConfigError(
-            f"{key}: cannot listen on {in_url(host)}:{port} ({why}): {mend.format(host=host_key, port=flag)}"
-        ) from error
+        key = keys.host if mend is _OTHER_HOST else keys.port
+        told = mend.format(host=keys.host_flag, port=keys.port_flag)
+        raise ConfigError(f"{key}: cannot listen on {in_url(host)}:{port} ({why}): {told}") from error

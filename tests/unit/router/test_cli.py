@@ -161,7 +161,7 @@ class TestProcess:
     def test_an_address_that_is_not_ours_is_one_sentence(self, host: str, why: str) -> None:
         done = kvrouter("serve", "--host", host, ENGINE)
         assert done.returncode == 2
-        assert re.fullmatch(rf"kvrouter: server.port: cannot listen on {host}:8000 \(.*({why}).*\): .*\n", done.stderr)
+        assert re.fullmatch(rf"kvrouter: server.host: cannot listen on {host}:8000 \(.*({why}).*\): .*\n", done.stderr)
 
     def test_check_of_an_engine_that_is_not_there_fails_with_a_table(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
