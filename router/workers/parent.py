@@ -243,8 +243,8 @@ class Parent:
             if str(worker.number) == number:
                 worker.note_ready()
                 if self._stand_in.serves:
-                    logger.info("worker %s serves again", number)
-                    self._stand_in.stop()
+                    logger.info("worker %s serves", number)
+                self._stand_in.stop()
         return b"ok"
 
     # What all of them are told

@@ -38,9 +38,14 @@ class StandIn:
         """Idempotent. Raises OSError."""
         if self._servers:
             return
+        servers = self._servers = []
         for listener in self._listeners:
             server = await asyncio.start_server(self._answer, sock=listener.dup(), backlog=_BACKLOG, ssl=self._tls)
-            self._servers.append(server)
+            if self._servers is not servers:
+                # Stopped meanwhile.
+                server.close()
+                return
+            servers.append(server)
 
     def stop(self) -> None:
         """What is under way ends by itself. Idempotent."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -55,3 +56,17 @@ async def test_it_leaves_the_listener_to_who_comes_back() -> None:
             answer = await client_again.get(f"http://127.0.0.1:{listener.getsockname()[1]}/ready")
         assert json.loads(answer.content)["error"]["type"] == "service_unavailable"
         stand_in.stop()
+
+
+async def test_one_that_is_stopped_while_it_starts_does_not_serve() -> None:
+    with bound() as listener, bound() as admin:
+        stand_in = StandIn([listener, admin])
+        starting = asyncio.create_task(stand_in.start())
+        await asyncio.sleep(0)
+        stand_in.stop()
+        await starting
+        assert not stand_in.serves
+        for at in (listener, admin):
+            at.settimeout(10)
+            with socket.create_connection(at.getsockname(), timeout=10):
+                at.accept()[0].close()
