@@ -30,3 +30,6 @@ async def within(seconds: float, work: Coroutine[Any, Any, _T]) -> _T:
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        elif not task.cancelled():
+            # It may have failed in the turn in which the caller was cancelled: then nobody else asks what became of it.
+            task.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
 
@@ -59,3 +60,27 @@ async def test_who_is_cancelled_ends_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended.is_set()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_work_that_fails_as_its_caller_is_cancelled_is_no_exception_that_nobody_heard_of(turns: int) -> None:
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def fails() -> None:
+        begun.set()
+        await gate.wait()
+        raise OSError
+
+    caller = asyncio.create_task(within(60.0, fails()))
+    await begun.wait()
+    gate.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait([caller])
+    assert caller.cancelled()
+    del caller
+    gc.collect()
+    assert unheard == []
