@@ -38,7 +38,7 @@ async def test_a_decoder_does_not_wait_for_the_kv_of_a_prefiller_that_died(strea
     flags = {**QUICK, **SPLIT, "index__speculative_ttl_s": 0.2}
     async with prefill_and_decode(1, 1, transfer_failure_s=NEVER_S) as (prefill, decode):
         # The decoder looks at its request a little later than it gets it: meanwhile the prefiller dies.
-        decode[0].engine.set_faults(Faults(delay_head_s=0.3))
+        decode[0].engine.set_faults(Faults(delay_head_s=1.0))
         async with (
             running_router(endpoints(prefill=prefill, decode=decode), **flags) as router,
             client_of(router) as client,
