@@ -88,7 +88,7 @@ class Planner:
                 return held(view, "idle", "nobody asks for it")
             why = f"no request for {view.rules.idle_s:g} s"
             return Plan(pool=view.name, action=Action.ZERO, reason="idle", why=why, present=present, confidence=1.0)
-        return self._woken(view) if self._below(view) else held(view, "quiet", "no traffic, and not idle for long")
+        return self._woken(view) if self._below(view) else _quiet(view)
 
     def _below(self, view: PoolView) -> bool:
         present = view.fleet.present
@@ -184,6 +184,33 @@ class Planner:
             return explained(one, dict(one.present), Action.HOLD, "starting", full)
         past.scaled_in(now, one.rate)
         return explained(one, dict(target), Action.IN, "cheaper", full)
+
+
+def _quiet(view: PoolView) -> Plan:
+    """No traffic: the least engines are enough, once that has lasted."""
+    present, rules = view.fleet.present, view.rules
+    price = {variant.name: variant.cost_per_hour for variant in view.variants}
+    desired: dict[Key, int] = {}
+    for role in form_of(view).roles:
+        left = max(rules.least, 1)
+        for key in sorted((key for key in present if key[0] is role), key=lambda key: (price.get(key[1], 0.0), key[1])):
+            if kept := min(present[key], left):
+                desired[key] = kept
+            left -= kept
+    short = view.idle_s is None or view.idle_s < rules.stabilization_s
+    if short or view.fleet.starting or sum(desired.values()) >= sum(present.values()):
+        return held(view, "quiet", "no traffic, and not idle for long")
+    return Plan(
+        pool=view.name,
+        action=Action.IN,
+        reason="quiet",
+        why=f"no request for {rules.stabilization_s:g} s: the least engines are enough",
+        desired=desired,
+        present=present,
+        form=form_of(view).value,
+        cost_per_hour=cost_of(view, desired),
+        confidence=1.0,
+    )
 
 
 def _need(one: Judged, rate: float) -> Need:

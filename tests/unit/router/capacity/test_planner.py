@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.capacity.demand import Shape
-from router.capacity.plan import Action, Fleet, Rules
+from router.capacity.plan import Action, Fleet, Plan, Rules
 from router.capacity.planner import Planner
 from router.core import Role
 from tests.support.planning import CHAT, Day, demand, variant, view
@@ -61,6 +61,21 @@ def test_an_idle_pool_goes_to_zero_only_where_it_may() -> None:
         Action.HOLD,
         Action.HOLD,
     ]
+
+
+def test_a_quiet_pool_keeps_its_least_engines_the_cheapest_ones() -> None:
+    variants = [variant("dear", cost_per_hour=9.0), variant("cheap", cost_per_hour=2.0)]
+    ready = {(Role.PREFILL, "dear"): 2, (Role.PREFILL, "cheap"): 2, (Role.DECODE, "dear"): 3}
+    rules = Rules(least=1, aggregated=False, disaggregated=True, stabilization_s=60.0)
+
+    def plan(idle_s: float | None) -> Plan:
+        still = view(demand(5.0).scaled(0.0), ready, variants=variants, rules=rules, idle_s=idle_s)
+        return Planner().plan(0.0, [still])[0]
+
+    assert [plan(idle_s).action for idle_s in (None, 50.0)] == [Action.HOLD, Action.HOLD]
+    later = plan(70.0)
+    assert (later.action, later.reason) == (Action.IN, "quiet")
+    assert later.desired == {(Role.PREFILL, "cheap"): 1, (Role.DECODE, "dear"): 1}
 
 
 def test_a_pool_nobody_asked_for_long_enough_is_idle_whatever_the_forecast_remembers() -> None:
