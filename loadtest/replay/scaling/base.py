@@ -13,6 +13,7 @@ from router.observability.events import Observer
 
 LAWS = (
     "planner",
+    "planner-bursts",
     "clairvoyant",
     "static",
     "hpa-concurrency",

@@ -9,6 +9,7 @@ from loadtest.replay.scaling.base import Given, Knob, ScalingLaw
 from loadtest.replay.scaling.planned import Clairvoyant, Planned, replayed, variant_of
 from loadtest.replay.scaling.references import Hpa, KedaSlo, Kpa, LoadPlanner, Static, Wva
 from loadtest.simulator.timing import EngineProfile
+from router.capacity.plan import Rules
 from router.core import Role
 from router.errors import ConfigError
 
@@ -24,8 +25,13 @@ def _load_planner(given: Given, profile: EngineProfile, share: Knob) -> ScalingL
     return LoadPlanner(given, share, profile.prefill_tokens_per_s, batch / step)
 
 
+def _planned(given: Given, profile: EngineProfile, rules: Rules) -> ScalingLaw:
+    return Planned(given, variant_of(profile, given.startup_s), rules)
+
+
 MAKERS: dict[str, tuple[float, Make]] = {
-    "planner": (1.0, lambda g, p, knob: Planned(g, variant_of(p, g.startup_s), replayed(g, max(knob.values())))),
+    "planner": (0.99, lambda g, p, knob: _planned(g, p, replayed(g, attainment=max(knob.values())))),
+    "planner-bursts": (4.0, lambda g, p, knob: _planned(g, p, replayed(g, burst=max(knob.values())))),
     "clairvoyant": (1.0, lambda g, p, knob: Clairvoyant(g, variant_of(p, g.startup_s), max(knob.values()))),
     "static": (8.0, lambda g, _, knob: Static(g, knob)),
     "hpa-concurrency": (12.0, lambda g, _, knob: Hpa(g, knob, "concurrency")),

@@ -53,9 +53,11 @@ def rules_of(given: Given, **more: float) -> Rules:
     return Rules(aggregated=not disaggregated, disaggregated=disaggregated, objective=objective, **more)  # type: ignore[arg-type]
 
 
-def replayed(given: Given, burst: float) -> Rules:
+def replayed(given: Given, *, burst: float = 1.0, attainment: float = 0.99) -> Rules:
     """A day that is compressed leaves no time for the stabilization that is right for a whole one."""
-    return rules_of(given, headroom=0.0, burst=burst, margin=0.05, stabilization_s=90.0)
+    rules = rules_of(given, headroom=0.0, burst=burst, margin=0.05, stabilization_s=90.0)
+    objective = msgspec.structs.replace(rules.objective, attainment=min(attainment, 1.0))
+    return msgspec.structs.replace(rules, objective=objective)
 
 
 class Planned:

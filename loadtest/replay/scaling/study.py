@@ -7,8 +7,8 @@ A study is a YAML file:
     days: [diurnal, shift]        # on these the leanest knob that attains the objective is taken
     level: [bursts]               # on these the most generous one that takes no more engine-hours than `mine` does
     pools: [aggregated, disaggregated]
-    mine: planner                 # the law that the others are compared with; its knob is given, not found
-    mine_level: planner@4         # the same on level days
+    mine: planner                 # the law that the others are compared with; its knob is found like theirs
+    mine_level: planner-bursts@4  # the same on level days, where its knob is given
     bound: clairvoyant            # its leanest knob that attains the objective on the reported day itself
     laws:                         # knobs from the most generous to the leanest; for roles apart: {prefill:, decode:}
       hpa-concurrency: [8, 12, 16]
@@ -117,7 +117,7 @@ def run_study(study: Study, results: Path, jobs: int, progress: Progress) -> lis
     """Raises `ConfigError`."""
     results.mkdir(parents=True, exist_ok=True)
     scenes = study.scenes()
-    laws = [law for law in study.laws if law != study.bound]
+    laws = [law for law in study.laws if law not in (study.bound, study.mine)]
     # The others' budgets on the days that are level are what this one took.
     first = [(study, scene, study.ours(scene), results) for scene in scenes]
     rest = [(study, scene, law, results) for law in (study.bound, *laws) for scene in scenes]
@@ -159,11 +159,20 @@ def _task(study: Study, scene: Scene, law: str, results: Path) -> list[Kept | No
         if scene.level:
             # What it takes on the day of tuning is the others' budget.
             runs.one(law, study.tune)
-        return [runs.one(law, seed) for seed in study.seeds]
+            return [runs.one(law, seed) for seed in study.seeds]
+        # Its knob is one over all roles.
+        names = [f"{law}@{knob:g}" for knob in _knobs(study, law)]
+        tuned = _best(runs, names) if names else law
+        return [runs.one(tuned, seed) for seed in study.seeds]
     if law == study.bound:
         return [leanest(runs, law, seed) for seed in study.seeds]
     tuned = tune(runs, law)
     return [runs.one(tuned, seed) for seed in study.seeds]
+
+
+def _knobs(study: Study, law: str) -> tuple[float, ...]:
+    knobs = study.laws.get(law, ())
+    return knobs if isinstance(knobs, tuple) else ()
 
 
 class Scened(Protocol):
