@@ -29,7 +29,8 @@ def test_the_routers_configuration_is_one_that_starts(tmp_path: Path) -> None:
         ("decode-0", Role.DECODE),
         ("decode-1", Role.DECODE),
     ]
-    assert settings.index.backend == "memory"
+    assert settings.index.backend == "auto"
+    assert settings.redis.url is None
 
 
 def test_without_prefill_engines_the_others_serve_whole_requests() -> None:
