@@ -140,7 +140,7 @@ class Process:
 
 
 def _server(asgi: Callable[..., Any], limits: ClientLimits, keepalive_s: int, tls: ssl.SSLContext | None) -> _Server:
-    connections = Connections(limits)
+    connections = Connections(limits, tls)
     return _Server(
         connections,
         uvicorn.Config(
@@ -156,6 +156,5 @@ def _server(asgi: Callable[..., Any], limits: ClientLimits, keepalive_s: int, tl
             date_header=False,
             timeout_keep_alive=keepalive_s,
             timeout_graceful_shutdown=int(_CUT_SECONDS),
-            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         ),
     )

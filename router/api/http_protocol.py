@@ -17,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from router.api.tls_handshake import Handshake, Handshakes
 from router.errors import HeadersTooLarge, InvalidRequest, Overloaded, RequestTimeout, RouterError
 
 LOOK_S = 1.0
@@ -55,6 +57,9 @@ _LINGER_S = 1.0
 """How long a refused client may go on sending before the connection is closed: closed at once, with unread bytes, it
 would be reset, and the client might never see why."""
 
+_UNASKED_BYTES = 1024 * 1024
+"""How much of a body may follow its answer: a client that has not read a refusal yet may go on for a while."""
+
 _REASONS = {
     400: b"Bad Request",
     408: b"Request Timeout",
@@ -85,23 +90,41 @@ class ClientLimits(NamedTuple):
 
 
 class Connections:
-    """Makes the protocol of each connection (what uvicorn calls as it would the class), and looks after all of them."""
+    """Makes the protocol of each connection (what uvicorn calls as it would the class), and looks after all of them.
 
-    def __init__(self, limits: ClientLimits) -> None:
+    `tls`: clients speak it; the server itself must not.
+    """
+
+    def __init__(self, limits: ClientLimits, tls: ssl.SSLContext | None = None) -> None:
         self.limits = limits
+        self._handshakes = None if tls is None else Handshakes(tls, lambda: self.limits.head_s)
         self.now = asyncio.get_running_loop().time()
         """Loop time of the last look."""
         self.open: set[BoundedHttp] = set()
 
     def __call__(self, *args: Any, **options: Any) -> asyncio.Protocol:
-        return BoundedHttp(self, *args, **options)
+        http = BoundedHttp(self, *args, **options)
+        return http if self._handshakes is None else Handshake(self._handshakes, http, lambda: self.count < self._most)
+
+    @property
+    def count(self) -> int:
+        """Connections, those whose handshake is not over included."""
+        return len(self.open) + (0 if self._handshakes is None else len(self._handshakes.under_way))
+
+    @property
+    def _most(self) -> int:
+        return self.limits.connections
 
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self.look(loop.time())
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                self.look(loop.time())
+        finally:
+            if self._handshakes is not None:
+                self._handshakes.end()
 
     def look(self, now: float) -> None:
         """Ends what has taken too long as of `now`."""
@@ -120,6 +143,10 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_body = False
         """Of the latest exchange; neither in a head nor in a body while a head is judged."""
         self._head_bytes = 0
+        self._framing = 0
+        """Bytes since the last that were a body's: sizes of chunks, what is said beside them, trailers."""
+        self._unasked = 0
+        """Bytes of a body whose answer is given already."""
         self._began = owner.now
         """When the head, or the body after it, did."""
         self._heard = owner.now
@@ -131,7 +158,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._owner.open.add(self)
-        if len(self._owner.open) > self._limits.connections:
+        if self._owner.count > self._limits.connections:
             most = self._limits.connections
             self._refuse(Overloaded(f"The router has {most} connections already (server.max_connections)."))
 
@@ -151,10 +178,32 @@ class BoundedHttp(HttpToolsProtocol):
             if not self._head_bytes:
                 self._began = self._owner.now
             self._head_bytes += len(data)
+        else:
+            self._framing += len(data)
+            if self._in_body and self._latest_is_answered():
+                self._unasked += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > self._limits.header_bytes and not self._refused:
             self._excuse = self._too_large()
             self.send_400_response("")
+        elif self._in_body and not self._refused:
+            if self._framing > self._limits.header_bytes:
+                self._excuse = HeadersTooLarge(
+                    f"The request's body has more than {self._limits.header_bytes} bytes beside its content "
+                    "(server.max_header_bytes)."
+                )
+                self.send_400_response("")
+            elif self._unasked > _UNASKED_BYTES:
+                self.transport.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Fields behind the body are nobody's: whoever looked at the head has looked already.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._framing = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -175,7 +224,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_head = True
         self._in_body = False
-        self._head_bytes = 0
+        self._head_bytes = self._framing = self._unasked = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -226,6 +275,10 @@ class BoundedHttp(HttpToolsProtocol):
     def _latest(self) -> RequestResponseCycle | None:
         """The latest request that has a head; None before the first, whatever uvicorn's annotation says."""
         return self.cycle
+
+    def _latest_is_answered(self) -> bool:
+        cycle = self._latest()
+        return cycle is not None and cycle.response_complete
 
     def _too_large(self) -> RouterError:
         most = self._limits.header_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,6 +90,47 @@ async def test_clients_must_show_a_certificate_where_an_authority_for_them_is_na
             with pytest.raises(httpx.TransportError):
                 await chatted(at.router.url, authority.trusting(shown))
         assert at.calls == 1
+
+
+async def test_connections_that_never_shake_hands_are_counted_and_timed_as_others_are(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue(tmp_path, "127.0.0.1")
+    tls = {"server__tls_cert_file": pair["cert"], "server__tls_key_file": pair["key"]}
+    async with (
+        asyncio.timeout(60),
+        field(serve, server__max_connections=3, server__head_timeout_s=2.0, **tls) as at,
+    ):
+        host, port = at.router.url.removeprefix("https://").split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+        ended = await asyncio.gather(*(reader.read() for reader, _ in silent[3:]), return_exceptions=True)
+        assert all(not answer or isinstance(answer, ConnectionError) for answer in ended)
+        with pytest.raises(httpx.TransportError):
+            await chatted(at.router.url, authority.trusting())
+        # Their time is over: there is room again.
+        await asyncio.gather(*(reader.read() for reader, _ in silent[:3]), return_exceptions=True)
+        assert await chatted(at.router.url, authority.trusting()) == 200
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_who_speaks_no_tls_to_a_tls_port_is_let_go_and_nobody_else_suffers(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue(tmp_path, "127.0.0.1")
+    async with (
+        asyncio.timeout(60),
+        field(serve, server__tls_cert_file=pair["cert"], server__tls_key_file=pair["key"]) as at,
+    ):
+        host, port = at.router.url.removeprefix("https://").split(":")
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b""):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(said)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        assert await chatted(at.router.url, authority.trusting()) == 200
 
 
 async def test_a_renewed_certificate_is_taken_over_and_half_of_a_pair_is_not(

@@ -170,6 +170,73 @@ async def test_the_rest_of_a_body_that_is_answered_already_has_its_time_and_no_s
     assert client.transport.written.count(b"HTTP/1.1") == 1
 
 
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("opening", "more"),
+    [(b"2\r\n{}\r\n0\r\nx-t: ", b"a" * 400), (b"2\r\n{}\r\n0\r\n", b"x-t: a\r\n" * 50), (b"2;", b"a" * 400)],
+    ids=["one-trailer", "many-trailers", "chunk-extension"],
+)
+async def test_what_stands_beside_a_bodys_content_is_bounded_as_a_head_is(opening: bytes, more: bytes) -> None:
+    client = Client()
+    client.send(CHUNKED)
+    client.send(opening)
+    for _ in range(2):
+        client.send(more)
+    assert not client.transport.closed
+    client.send(more)
+    assert client.status == 431
+    assert "server.max_header_bytes" in client.error["message"]
+    assert client.transport.closed
+    await settled()
+    assert client.app.gone
+
+
+async def test_a_long_body_of_small_chunks_is_no_trouble() -> None:
+    client = Client()
+    client.app.go.set()
+    client.send(CHUNKED)
+    for _ in range(1000):
+        client.send(b"1\r\na\r\n")
+    client.send(b"0\r\nx-t: a\r\n\r\n")
+    await settled()
+    assert client.status == 200
+
+
+async def test_fields_behind_a_body_are_no_fields_of_the_request() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def look(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        seen.extend(scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    client = Client(look)
+    client.send(CHUNKED + b"2\r\n{}\r\n0\r\nauthorization: Bearer x\r\n\r\n")
+    await settled()
+    assert client.status == 200
+    assert [name for name, _ in seen] == [b"host", b"transfer-encoding"]
+
+
+async def test_who_goes_on_sending_a_body_that_is_refused_is_let_go() -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    client = Client(refuse)
+    client.send(HEAD + b"content-length: 100000000\r\n\r\n")
+    await settled()
+    for _ in range(16):
+        client.send(b"a" * 65536)
+    assert not client.transport.closed
+    client.send(b"a")
+    assert client.transport.closed
+    assert client.transport.written.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize("chunk", [b"zz\r\n", b"5\r\nabcdefgh", b"-1\r\n", b"5 \x00\r\n", b"fffffffffffffffff\r\n"])
 async def test_a_chunk_that_is_none_is_answered_400(chunk: bytes) -> None:
     client = Client()
