@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from loadtest.replay.compare import Ratio
+from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Summary
 from loadtest.replay.study import Kept
 
@@ -78,6 +79,10 @@ def markdown(kept: Sequence[Kept], base: str) -> str:
         points = [point for point in table if point == group or point.startswith(f"{group}: ")]
         if len(points) > 1:
             lines += [f"### {group}: geometric means over {len(points)} points", "", *_ratios(table, points, base), ""]
+    if len(groups) > 1:
+        lines += [f"### all: geometric means over {len(table)} points", "", *_ratios(table, list(table), base), ""]
+    if len(table) > 1:
+        lines += [f"### {base} over the best other policy at each point", "", *_best(table, base), ""]
     return "\n".join(lines)
 
 
@@ -112,6 +117,22 @@ def _ratios(table: Table, points: Sequence[str], base: str) -> Iterator[str]:
     for policy in policies:
         if policy != base and all(policy in table[point] for point in points):
             yield _row(policy, *(told(over(table, points, policy, base, measure)) for measure in MEASURES.values()))
+
+
+def _best(table: Table, base: str) -> Iterator[str]:
+    """`base` over whoever is best there, measure by measure; bounds are nobody's policy."""
+    measures = ("TTFT", "TTFT p99", "E2E")
+    yield _row("", *measures)
+    yield "|---|" + "---|" * len(measures)
+    for point, policies in table.items():
+        others = [policy for policy in policies if policy != base and not find(policy).pooled]
+        cells = []
+        for name in measures:
+            ratios = [(over(table, [point], policy, base, MEASURES[name]), policy) for policy in others]
+            found = [(ratio, policy) for ratio, policy in ratios if ratio is not None]
+            ratio, policy = max(found, key=lambda each: each[0].value, default=(None, ""))
+            cells.append(f"{told(ratio)} {policy}".rstrip())
+        yield _row(point, *cells)
 
 
 def told(ratio: Ratio | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ def test_the_command_prints_a_table_a_point_and_the_means_over_a_groups(
     told = capsys.readouterr().out
     assert "### two sizes: engines 3" in told
     assert "### two sizes: geometric means over 2 points" in told
+    assert "### all: geometric means over 3 points" in told
     assert "| round-robin |" in told
     assert "### one more policy: geometric" not in told
 
@@ -85,6 +87,20 @@ def test_ratios_are_paired_by_seed(tmp_path: Path) -> None:
     assert (same.value, same.low, same.high) == (1.0, 1.0, 1.0)
     assert over(table, list(table), "round-robin", "default", lambda summary: summary.ttft.mean) is None
     assert "[" in markdown(kept, "default")
+
+
+def test_at_each_point_the_base_is_measured_by_whoever_is_best_there_and_bounds_are_nobody(tmp_path: Path) -> None:
+    asked = STUDY.replace("seeds: 2", "seeds: 1").replace("[lmetric]", "[lmetric, random, pooled]")
+    kept = run_study(study(tmp_path, asked), tmp_path / "results", 1, lambda *_: None)
+    table = arranged(kept)
+    _, _, best = markdown(kept, "default").partition("### default over the best other policy at each point")
+    rows = [line.split(" | ") for line in best.splitlines() if line.startswith("| ") and "TTFT" not in line]
+    assert len(rows) == len(table) == 3
+    for row, (point, policies) in zip(rows, table.items(), strict=True):
+        assert row[0] == f"| {point}"
+        means = {policy: runs[0].ttft.mean for policy, runs in policies.items() if policy not in ("default", "pooled")}
+        winner = min(means, key=lambda policy: means[policy])
+        assert row[1] == f"{policies['default'][0].ttft.mean / means[winner]:.3f} {winner}"
 
 
 def test_the_interval_is_students_and_one_seed_has_none() -> None:
@@ -107,6 +123,17 @@ def test_the_interval_is_students_and_one_seed_has_none() -> None:
 def test_a_wrong_study_is_told_with_the_mend(tmp_path: Path, text: str, names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         study(tmp_path, text)
+
+
+DOCS = Path(__file__).parents[4] / "docs"
+SHOWN = re.findall(r"docs/studies/([a-z-]+\.yaml)", (DOCS / "scheduling.md").read_text())
+
+
+@pytest.mark.parametrize("name", sorted({*SHOWN}))
+def test_the_studies_behind_the_docs_can_be_run(name: str, tmp_path: Path) -> None:
+    asked = read_study(DOCS / "studies" / name, tmp_path)
+    assert asked.base == "default"
+    assert all(len(point.plan.policies) > 1 for point in asked.points)
 
 
 def test_without_a_trace_or_a_study_there_is_nothing_to_replay(capsys: pytest.CaptureFixture[str]) -> None:
