@@ -211,7 +211,7 @@ class Gate:
         room = Room(self._waiters.states(len(queues.lanes)), self._gauge, now)
         alone = False
         for _ in range(_MOST_AT_ONCE):
-            open_, kept = room.open(0), self._kept(room)
+            open_, kept = room.open(0), self._kept(room, now)
             turn = queues.take(open_, now, alone=alone, kept=kept)
             if turn.entry is not None:
                 least = open_ if kept is None or turn.entry.priority >= kept.above else kept.rest
@@ -225,11 +225,9 @@ class Gate:
                 return
         self.wake()
 
-    def _kept(self, room: Room) -> Kept | None:
-        reserve = self._reserve
-        if not reserve.holdback:
-            return None
-        return Kept(reserve.top, room.open(reserve.room(others_wait=self._hearsay.others_wait)))
+    def _kept(self, room: Room, now: float) -> Kept | None:
+        spare = self._reserve.room(now, others_wait=self._hearsay.others_wait)
+        return Kept(self._reserve.top, room.open(spare)) if spare else None
 
     def _dispatch(self, entry: Entry, ids: Collection[str], now: float) -> None:
         waiter = self._waiters.take(entry)
@@ -275,13 +273,14 @@ class Gate:
         self._observer.on_waited(entry.priority, waited_s, reason)
         self._observer.on_refused(entry.priority, reason)
         try:
-            waiter.waiting.states()
+            states = waiter.waiting.states()
         except RouterError as nobody:
             waiter.refuse(nobody)
             return
+        busy = entry.lane not in Room({entry.lane: states}, self._gauge, now).open(0)
         after_s = self._queues.retry_after_s(entry.priority, now, waiter.standing.max_wait_s)
         told_why = refusals.evicted if reason == "evicted" else refusals.expired
-        waiter.refuse(told_why(waited_s, after_s))
+        waiter.refuse(told_why(waited_s, after_s, busy=busy))
 
     # What is seen of it
 

@@ -18,11 +18,17 @@ class Reserve:
 
     def kept_from(self, priority: int, now: float, *, others_wait: bool) -> int:
         """A request of that priority comes: the room on each endpoint that it must leave."""
-        if priority >= self.top or now - self._top_at > _LATELY_S:
+        if priority >= self.top or not self._lately(now):
             self.top, self._top_at = priority, now
             return 0
-        return self.room(others_wait=others_wait)
+        return self.room(now, others_wait=others_wait)
 
-    def room(self, *, others_wait: bool) -> int:
-        """With others that fill the same endpoints from news a little old, each leaves one place more."""
-        return self.holdback + (1 if self.holdback and others_wait else 0)
+    def room(self, now: float, *, others_wait: bool) -> int:
+        """What is kept from those below `top` now. With others that fill the same endpoints from news a little old,
+        each leaves one place more."""
+        if not self.holdback or not self._lately(now):
+            return 0
+        return self.holdback + (1 if others_wait else 0)
+
+    def _lately(self, now: float) -> bool:
+        return now - self._top_at <= _LATELY_S

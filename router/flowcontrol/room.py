@@ -32,14 +32,15 @@ class Gauge:
         """Places of requests that are decided and whose legs have not taken their leases."""
 
     def saturation(self, state: EndpointState, now: float, spare: int = 0) -> float:
-        """1 and above: no room. As if there were `spare` more requests on it."""
+        """1 and above: no room. As if there were `spare` more requests on it, if it has any: where nothing is under way
+        nothing is kept either, or an endpoint that takes few requests would stand idle before those that wait."""
         name = state.endpoint.id
         own = self._inflight.get(name)
         others = self._shared.others().get(name)
         load = own if others is None else summed(own, others)
         if self.held.busy:
             load = summed(load, self.held.get(name))
-        if spare:
+        if spare and load.requests:
             load = summed(load, Inflight(spare))
         saturation = self.detector.saturation(Seen(state, load, None, now))
         if saturation < 1.0:
@@ -50,7 +51,7 @@ class Gauge:
         return self.detector.saturation(Seen(state, load, load.requests - estimate.decoding, now))
 
     def decode_room(self, states: Sequence[EndpointState], now: float, spare: int = 0) -> bool:
-        """One that may decode has room for more than `spare`."""
+        """One that may decode has room for more than `spare`, or is idle."""
         return any(state.endpoint.role is not _PREFILL and self.saturation(state, now, spare) < 1.0 for state in states)
 
     def prefill_room(self, states: Sequence[EndpointState], now: float) -> bool:
@@ -73,7 +74,7 @@ class Room:
         self._known = {key: False for key, has_room in self._known.items() if not has_room}
 
     def open(self, spare: int) -> dict[Lane, list[str]]:
-        """Lane -> endpoints with room for more than `spare`; a lane without is absent."""
+        """Lane -> endpoints with room for more than `spare`, or idle; a lane without is absent."""
         found = {}
         for lane, states in self._lanes.items():
             free = [state for state in states if self._free(state, spare)]

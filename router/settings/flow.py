@@ -66,7 +66,7 @@ class FlowControlSettings(Section):
     `queue_depth`."""
     holdback: CountOrZero = 1
     """Requests of room on each endpoint that lower priorities leave free while a higher one sends requests, so that
-    these need not wait for one to end."""
+    these need not wait for one to end. Of an endpoint with nothing under way none is kept."""
     max_tokens_per_endpoint: Count | None = None
     """Prompt and expected output tokens that all routers together may have on an endpoint; null: not limited."""
     ordering: Literal["fcfs", "edf"] = "fcfs"

@@ -18,6 +18,7 @@ from router.flowcontrol.saturation import ConcurrencyDetector, Unlimited, Watch
 from router.observability.events import Outcome
 from router.ports import UpstreamRefused
 from tests.support.journey import FakeReply, FakeResponse, Sent, World, endpoint, prefilled, request, stream
+from tests.support.virtual_time import in_virtual_time
 
 P, D = Role.PREFILL, Role.DECODE
 
@@ -58,7 +59,12 @@ class Flow:
         self.refused.append((priority, reason))
 
 
-OBJECTIVES = {"high": Objective(priority=5), "shed": Objective(priority=-1), "brief": Objective(max_wait_s=0.03)}
+OBJECTIVES = {
+    "high": Objective(priority=5),
+    "shed": Objective(priority=-1),
+    "brief": Objective(max_wait_s=0.03),
+    "patient": Objective(max_wait_s=300.0),
+}
 
 
 def world(engines: Mapping[str, Any], states: Any = None, *, each: int = 1, room: int = 10, **more: Any) -> World:
@@ -160,6 +166,62 @@ async def test_lower_priorities_leave_room_for_a_higher_one_that_sends_requests(
     await asyncio.gather(*tasks)
     assert engine.models[-1] == "2"
     assert idle(w)
+
+
+@pytest.mark.parametrize(("each", "holdback"), [(1, 1), (3, 5)])
+async def test_nothing_is_kept_for_a_higher_priority_of_an_endpoint_that_is_idle(each: int, holdback: int) -> None:
+    engine, flow = Engine(), Flow()
+    w = world({"a": engine}, each=each, holdback=holdback, flow=flow)
+    for number in range(3):
+        for caller in (Caller(objective="high"), None):
+            served = serve(w, str(number), caller)
+            await settle()
+            engine.finish()
+            assert (await served).status == 200
+    assert flow.waited == []
+    tasks = [serve(w, "high", Caller(objective="high")), serve(w, "low"), serve(w, "low")]
+    await settle()
+    assert w.gate.queued == 2
+    for _ in tasks:
+        engine.finish()
+        await settle()
+    await asyncio.gather(*tasks)
+    assert idle(w)
+
+
+def test_who_waits_goes_when_the_higher_priority_has_sent_nothing_for_a_minute() -> None:
+    async def main() -> None:
+        engine, clock = Engine(), asyncio.get_running_loop().time
+        w = world({"a": engine}, each=2, holdback=1)
+        tasks = [serve(w, "high", Caller(objective="high")), serve(w, "low", Caller(objective="patient"))]
+        await settle()
+        await asyncio.sleep(59.0)
+        assert engine.models == ["high"]
+        while len(engine.began) < 2 and clock() < 61.0:
+            await asyncio.sleep(0.02)
+        assert engine.models == ["high", "low"]
+        for _ in tasks:
+            engine.finish()
+        await asyncio.gather(*tasks)
+        assert idle(w)
+
+    in_virtual_time(main())
+
+
+async def test_who_waited_in_vain_for_room_that_was_kept_is_not_told_that_all_are_busy() -> None:
+    engine = Engine()
+    w = world({"a": engine}, each=2, holdback=1)
+    first = serve(w, "high", Caller(objective="high"))
+    await settle()
+    with pytest.raises(Overloaded, match="kept for requests that go first: after"):
+        await w.serve(ask("low", Caller(objective="brief")))
+    second = serve(w, "high", Caller(objective="high"))
+    await settle()
+    with pytest.raises(Overloaded, match="All endpoints are busy: after"):
+        await w.serve(ask("low", Caller(objective="brief")))
+    for _ in range(2):
+        engine.finish()
+    await asyncio.gather(first, second)
 
 
 async def test_tenants_take_turns_however_many_requests_one_of_them_has() -> None:
