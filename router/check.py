@@ -251,6 +251,8 @@ class Probe:
         if engine is None:
             report.notes.append(f"tells no load on /metrics ({_said(answer)}): the router counts its own requests only")
             return
+        for name, value in page.impossible.items():
+            report.notes.append(f"says {name} {value:g} on /metrics, which cannot be: it counts as not told")
         report.block_size, report.num_blocks = engine.block_size, engine.num_blocks
         if page.asleep:
             report.troubles.append("is asleep: wake it up (POST /wake_up), or take it out")

@@ -52,13 +52,16 @@ class _Source(msgspec.Struct):
 
 
 def read_models(text: str) -> dict[str, ModelCard]:
-    """``{"data": [{"id", "root", "parent", "max_model_len", ...}]}`` -> id -> card, in the engine's order."""
+    """``{"data": [{"id", "root", "parent", "max_model_len", ...}]}`` -> id -> card, in the engine's order.
+
+    A length that no model can have counts as not told: believed, every prompt would be too long.
+    """
     cards: dict[str, ModelCard] = {}
     for raw in _decode(text, _Listing).data:
         card = _decode(raw, _Card)
+        length = card.max_model_len if card.max_model_len is not None and card.max_model_len > 0 else None
         cards.setdefault(
-            card.id,
-            ModelCard(id=card.id, root=card.root, parent=card.parent, max_model_len=card.max_model_len, raw=bytes(raw)),
+            card.id, ModelCard(id=card.id, root=card.root, parent=card.parent, max_model_len=length, raw=bytes(raw))
         )
     return cards
 

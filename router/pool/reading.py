@@ -1,5 +1,7 @@
 """What a ``/metrics`` page says about an engine: vLLM's names, its older ones, and SGLang's. PURE.
 
+A value that its metric cannot have counts as not told: believed, it would make an engine full, or idle, for ever.
+
 Sources: vLLM 0.32 pages as served; SGLang 0.5's names as its package lists them (not seen live).
 """
 
@@ -28,6 +30,10 @@ _WORK = frozenset(
         "sglang:generation_tokens_total",
     }
 )
+_MOST = 2.0**53
+"""Of anything that is counted, and of seconds."""
+_MOST_USAGE = 1.1
+"""A share of 1, and what rounding and blocks in transit may put on it; a percentage is none."""
 _FILTER = MetricFilter({*_RUNNING, *_WAITING, *_USAGE, *_WORK, _LORA, _CACHE, _SLEEP, _START})
 
 
@@ -63,6 +69,8 @@ class PageReading(msgspec.Struct, frozen=True, kw_only=True):
     running_loras: frozenset[str] = frozenset()
     waiting_loras: frozenset[str] = frozenset()
     max_loras: int | None = None
+    impossible: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Metric -> the last value on the page that it cannot have, and that is read nowhere."""
 
     @property
     def asleep(self) -> bool:
@@ -94,8 +102,12 @@ def read_page(page: str, taken_at: float) -> PageReading:
     labelled = False
     process_start: float | None = None
     lora: Sample | None = None
+    impossible: dict[str, float] = {}
     for sample in _FILTER.read(page):
         name = sample.name
+        if not _possible(name, sample.value):
+            impossible[name] = sample.value
+            continue
         if name == _START:
             process_start = sample.value
             continue
@@ -116,7 +128,14 @@ def read_page(page: str, taken_at: float) -> PageReading:
         running_loras=_names(labels.get("running_lora_adapters", "")),
         waiting_loras=_names(labels.get("waiting_lora_adapters", "")),
         max_loras=_count(labels.get("max_lora")),
+        impossible=impossible,
     )
+
+
+def _possible(name: str, value: float) -> bool:
+    """Whether the metric can have that value (false for what is not a number); of one whose labels alone are read, all
+    can be."""
+    return name == _CACHE or 0.0 <= value <= (_MOST_USAGE if name in _USAGE else _MOST)
 
 
 def _note(engine: EngineReading, sample: Sample) -> None:
@@ -126,7 +145,7 @@ def _note(engine: EngineReading, sample: Sample) -> None:
     elif name in _WAITING:
         engine.waiting = (engine.waiting or 0.0) + value
     elif name in _USAGE:
-        engine.kv_usage = max(engine.kv_usage or 0.0, value)
+        engine.kv_usage = max(engine.kv_usage or 0.0, min(value, 1.0))
     elif name in _WORK:
         engine.work = (engine.work or 0.0) + value
     elif name == _SLEEP:

@@ -24,6 +24,7 @@ class UpstreamRecord:
         "discovered_at",
         "draining",
         "held",
+        "impossible",
         "index",
         "models",
         "page",
@@ -44,6 +45,8 @@ class UpstreamRecord:
         self.draining = False
         self.absent: set[str] = set()
         """Control paths that this incarnation does not have."""
+        self.impossible: set[str] = set()
+        """Metrics of which the log has said that they have values that cannot be."""
         self.held: str | None = None
         """``paused`` or ``asleep``, as the engine itself says."""
         self.stalled = False

@@ -46,4 +46,14 @@ class Scraper:
             self._pool.scrape_failed(upstream_id)
             return
         if self._pool.record(upstream_id) is record:
-            self._pool.read_page(upstream_id, read_page(text, taken_at))
+            page = read_page(text, taken_at)
+            for name, value in page.impossible.items():
+                if name not in record.impossible:
+                    record.impossible.add(name)
+                    log.warning(
+                        "endpoint %s says %s %g, which cannot be: such values count as not told",
+                        upstream_id,
+                        name,
+                        value,
+                    )
+            self._pool.read_page(upstream_id, page)

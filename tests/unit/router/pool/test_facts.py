@@ -31,6 +31,12 @@ def test_recorded_models_keep_aliases_adapters_and_the_engines_own_json() -> Non
         assert json.loads(card.raw) == entry
 
 
+@pytest.mark.parametrize(("told", "length"), [(-5, None), (0, None), (1, 1), (131072, 131072)])
+def test_a_length_that_no_model_can_have_is_not_known(told: int, length: int | None) -> None:
+    (card,) = read_models(json.dumps({"data": [{"id": "m", "max_model_len": told}]})).values()
+    assert card.max_model_len == length
+
+
 @recorded
 def test_recorded_version() -> None:
     assert read_version(body("version.http")) == "0.32.0"

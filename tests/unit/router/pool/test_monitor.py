@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+
+import pytest
 
 from router.core import Health
 from router.observability.supervisor import Supervisor
@@ -148,6 +151,27 @@ async def test_a_page_dates_from_before_the_call() -> None:
     metrics = world.pool.snapshot()[0].metrics
     assert metrics is not None
     assert metrics.taken_at == asked_at + 2.5
+
+
+async def test_values_that_cannot_be_are_said_once_and_the_engine_is_neither_full_nor_new(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = FakeEngine(metrics=page(usage=math.inf, running=-5, waiting=1, start=math.nan))
+    async with watched({A: engine}) as world:
+        await world.time.advance(10)
+        engine.answers["/metrics"] = page()
+        await world.time.advance(5)
+        engine.answers["/metrics"] = page(usage=math.inf, waiting=3)
+        await world.time.advance(5)
+        metrics = world.pool.snapshot()[0].metrics
+    assert metrics is not None
+    assert (metrics.running, metrics.waiting, metrics.kv_usage) == (0, 3, None)
+    said = sorted(record.getMessage() for record in caplog.records if "cannot be" in record.getMessage())
+    assert said == [
+        "endpoint a:1 says process_start_time_seconds nan, which cannot be: such values count as not told",
+        "endpoint a:1 says vllm:kv_cache_usage_perc inf, which cannot be: such values count as not told",
+        "endpoint a:1 says vllm:num_requests_running -5, which cannot be: such values count as not told",
+    ]
 
 
 async def test_models_are_asked_again_from_time_to_time_and_not_at_each_probe() -> None:

@@ -112,6 +112,52 @@ def test_what_a_page_does_not_say_is_unknown_and_not_zero() -> None:
     assert (metrics.running, metrics.waiting, metrics.kv_usage, metrics.max_loras) == (None, None, None, None)
 
 
+IMPOSSIBLE = ("NaN", "+Inf", "-Inf", "1e400", "-1", "-5", "1e18")
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+@pytest.mark.parametrize(
+    "name", ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total"]
+)
+def test_a_value_that_cannot_be_counts_as_not_told_and_hides_nothing_else(name: str, value: str) -> None:
+    sane = {"num_requests_running": 1.0, "num_requests_waiting": 2.0, "kv_cache_usage_perc": 0.5}
+    text = "".join(f'vllm:{each}{{engine="0"}} {value if each == name else said}\n' for each, said in sane.items())
+    reading = read_page(text + (f'vllm:{name}{{engine="0"}} {value}\n' if name not in sane else ""), 0.0)
+    expected = tuple(None if each == name else said for each, said in sane.items())
+    metrics = reading.metrics(None)
+    assert (metrics.running, metrics.waiting, metrics.kv_usage) == expected
+    assert reading.engines[0].work is None
+    assert list(reading.impossible) == [f"vllm:{name}"]
+
+
+@pytest.mark.parametrize(("value", "usage"), [("1.0", 1.0), ("1.0000001", 1.0), ("85", None), ("0", 0.0)])
+def test_a_share_is_a_share_and_no_percentage(value: str, usage: float | None) -> None:
+    assert read_page(f'vllm:kv_cache_usage_perc{{engine="0"}} {value}\n', 0.0).metrics(None).kv_usage == usage
+
+
+def test_a_start_or_a_sleep_that_is_no_number_is_none() -> None:
+    reading = read_page(
+        'process_start_time_seconds NaN\nvllm:engine_sleep_state{engine="0",sleep_state="awake"} NaN\n', 0.0
+    )
+    assert reading.process_start is None
+    assert not reading.asleep
+    assert not reading.engines
+
+
+@given(st.lists(st.floats(), min_size=6, max_size=6))
+def test_whatever_a_page_says_its_figures_can_be(values: list[float]) -> None:
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    lines = [
+        f'vllm:{name}{{engine="{rank}"}} {values[rank * 3 + number]!r}\n'
+        for rank in range(2)
+        for number, name in enumerate(names)
+    ]
+    metrics = read_page("".join(lines), 0.0).metrics(None)
+    for figure in (metrics.running, metrics.waiting):
+        assert figure is None or 0.0 <= figure <= 2.0**54
+    assert metrics.kv_usage is None or 0.0 <= metrics.kv_usage <= 1.0
+
+
 @given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
 def test_no_label_value_raises(engine: str, size: str, loras: str) -> None:
     def quoted(text: str) -> str:
