@@ -75,8 +75,10 @@ class Eligible:
                 raise NoEndpoint("The pool has no endpoints; name some on the command line or in the configuration.")
             raise ModelNotFound(f"The model `{(request.model or '')[:200]}` does not exist.", param="model")
         up = [state for state in states if state.health is Health.HEALTHY or state.health is Health.UNKNOWN]
-        if not up:
-            raise NoEndpoint("No endpoint that serves this model is healthy.", retry_after_s=1)
+        if not any(state.endpoint.role is not Role.PREFILL for state in up):
+            drained = _drained(states)
+            if drained or not up:
+                raise _nobody(drained, states)
         return up
 
     def taking(self, up: Sequence[EndpointState]) -> list[EndpointState]:
@@ -143,3 +145,26 @@ class Eligible:
 
     def _own_requests(self, endpoint_id: str) -> int:
         return self._inflight.get(endpoint_id).requests
+
+
+def _answering(states: Sequence[EndpointState]) -> Sequence[EndpointState]:
+    """Those that may decode; all where none may."""
+    return [state for state in states if state.endpoint.role is not Role.PREFILL] or states
+
+
+def _drained(states: Sequence[EndpointState]) -> int:
+    return sum(state.health is Health.DRAINING for state in _answering(states))
+
+
+def _nobody(drained: int, states: Sequence[EndpointState]) -> NoEndpoint:
+    """Why none of them may be sent anything."""
+    able = len(_answering(states))
+    if drained == able:
+        why = (
+            "Every endpoint that can answer for this model is drained: none is sent anything new until one is resumed."
+        )
+    elif drained:
+        why = f"No endpoint that can answer for this model is healthy: of {able}, {drained} drained, the others down."
+    else:
+        why = "No endpoint that serves this model is healthy."
+    return NoEndpoint(why, retry_after_s=1)

@@ -198,13 +198,15 @@ async def ready(given: FromRequest) -> Response:
     family = await given.siblings.readiness()
     if given.lifecycle.draining or given.lifecycle.out_of_service or family.draining:
         return _json({"status": "draining"}, 503)
-    able = sum(
-        state.health in (Health.HEALTHY, Health.UNKNOWN) and state.endpoint.role.value != "prefill"
-        for state in given.view.states()
-    )
+    answering = [state.health for state in given.view.states() if state.endpoint.role.value != "prefill"]
+    able = sum(health in (Health.HEALTHY, Health.UNKNOWN) for health in answering)
+    drained = answering.count(Health.DRAINING)
     # Without traffic a pool at zero is never woken: a router that can wake it takes requests.
     ready = bool(able) or given.view.wakes()
-    shown = {"status": "ready" if ready else "no endpoint", "endpoints": able, **family.shown}
+    status = "ready" if ready else "no endpoint"
+    if drained and not ready:
+        status = "all endpoints drained" if drained == len(answering) else "no endpoint that is not drained"
+    shown = {"status": status, "endpoints": able, **family.shown}
     return _json(shown, 200 if ready else 503)
 
 

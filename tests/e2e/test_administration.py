@@ -48,6 +48,19 @@ async def test_a_drained_endpoint_finishes_its_stream_and_gets_nothing_new() -> 
         assert await at.metric("kvrouter_endpoint_up", endpoint=second) == 1
 
 
+async def test_where_all_engines_are_drained_readiness_and_requests_are_told_so() -> None:
+    async with field(serve, serve) as at:
+        for engine in at.engines:
+            name = engine.url.removeprefix("http://")
+            assert (await at.client.get("/ready")).json()["status"] == "ready"
+            assert (await at.client.post(f"/admin/endpoints/{name}/drain")).status_code == 200
+        ready = await at.client.get("/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "all endpoints drained")
+        refused = await at.chat()
+        assert refused.status_code == 503
+        assert "is drained" in refused.json()["error"]["message"]
+
+
 async def test_a_router_out_of_service_is_not_ready_and_serves_what_comes() -> None:
     async with field(serve) as at:
         assert (await at.client.post("/admin/drain")).json()["router"] == {"out_of_service": True, "requests": 0}

@@ -102,6 +102,23 @@ async def test_the_last_engines_refusal_is_the_clients_answer() -> None:
     assert world.recorder.ended[0].outcome is Outcome.ENGINE_ERROR
 
 
+@pytest.mark.parametrize(
+    ("fleet", "why"),
+    [
+        ([("a", Health.DRAINING, Role.BOTH), ("b", Health.DRAINING, Role.DECODE)], "Every endpoint .* is drained"),
+        ([("a", Health.DRAINING, Role.BOTH), ("p", Health.HEALTHY, Role.PREFILL)], "Every endpoint .* is drained"),
+        ([("a", Health.DRAINING, Role.BOTH), ("b", Health.UNHEALTHY, Role.BOTH)], "of 2, 1 drained, the others down"),
+        ([("a", Health.UNHEALTHY, Role.BOTH), ("p", Health.DRAINING, Role.PREFILL)], "serves this model is healthy"),
+        ([("a", Health.UNHEALTHY, Role.BOTH), ("p", Health.HEALTHY, Role.PREFILL)], "only prefills"),
+    ],
+)
+async def test_where_engines_are_drained_a_request_is_told_so(fleet: list[tuple[str, Health, Role]], why: str) -> None:
+    world = World([endpoint(name, role, health=health) for name, health, role in fleet], {})
+    with pytest.raises(NoEndpoint, match=why) as told:
+        await world.serve()
+    assert (told.value.status, told.value.retry_after_s) == (503, 1)
+
+
 @pytest.mark.parametrize("came_back", ["before the decision, as one on trial", "while the first was asked"])
 async def test_an_error_to_ask_another_for_is_not_the_clients_while_anybody_else_could_be_asked(came_back: str) -> None:
     on_trial = msgspec.structs.replace(endpoint("b"), on_trial=True)
