@@ -26,8 +26,15 @@ def held(view: PoolView, reason: str, why: str) -> Plan:
     )
 
 
-def explained(one: Judged, desired: Mapping[Key, int], action: Action, reason: str, full: Sequence[str]) -> Plan:
-    """`full`: hardware whose quota is used up."""
+def explained(
+    one: Judged,
+    desired: Mapping[Key, int],
+    action: Action,
+    reason: str,
+    full: Sequence[str],
+    known_s: float = 0.0,
+) -> Plan:
+    """`full`: hardware whose quota is used up; `known_s`: for how long less has been seen to be enough."""
     view = one.view
     desired = {key: count for key, count in desired.items() if count}
     form = _form_of(desired, one.form)
@@ -37,7 +44,7 @@ def explained(one: Judged, desired: Mapping[Key, int], action: Action, reason: s
         pool=view.name,
         action=action,
         reason=reason,
-        why=_sentence(one, action, reason, binding),
+        why=_sentence(one, action, reason, binding, known_s),
         desired=desired,
         present=one.present,
         form=form.value,
@@ -139,7 +146,7 @@ def _alternatives(one: Judged, chosen: Form) -> list[Alternative]:
     return found[:6]
 
 
-def _sentence(one: Judged, action: Action, reason: str, binding: str) -> str:
+def _sentence(one: Judged, action: Action, reason: str, binding: str, known_s: float) -> str:
     rate = f"{one.rate:.2f} requests/s"
     impossible = 1.0 - min(sizing.possible for sizing in one.sizings.values())
     tail = f"; {impossible:.1%} of requests cannot meet it on any variant, even alone" if impossible > 0.001 else ""
@@ -149,8 +156,10 @@ def _sentence(one: Judged, action: Action, reason: str, binding: str) -> str:
         case Action.IN | Action.MIXED:
             return f"less suffices for {rate} and the dead band{tail}"
         case _:
+            enough_s = one.view.rules.stabilization_s
             words = {
-                "stabilizing": "less might suffice, but not for long enough yet",
+                "stabilizing": f"less has been enough for {known_s:.0f} s, and goes after {enough_s:g} s, "
+                f"in {enough_s - known_s:.0f} s; what is there suffices",
                 "starting": "engines that were asked for are starting",
                 "demand": "no more can be had",
             }

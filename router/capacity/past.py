@@ -42,6 +42,7 @@ class Past:
 
     def __init__(self) -> None:
         self._window: deque[Entry] = deque(maxlen=_MOST_WINDOW)
+        self._since: float | None = None
         self._peaks: deque[tuple[float, float]] = deque(maxlen=_MOST_PEAKS)
         """(time, load): each is greater than all that came after it."""
         self._in_at = -math.inf
@@ -79,23 +80,31 @@ class Past:
         self._window.append(Entry(now, cost, counts))
         while self._window[0].at < now - stabilization_s:
             self._window.popleft()
+        if self._since is None:
+            self._since = now
+
+    def unseen(self) -> None:
+        """Nothing is known of a time, or something else came to be wanted: the time counts anew from the next look."""
+        self._window.clear()
+        self._since = None
 
     def greatest(self) -> Entry:
         """Of the window, which must not be empty."""
         return max(self._window, key=lambda entry: entry.cost)
 
     def known_s(self, now: float) -> float:
-        """How far back the window goes."""
-        return now - self._window[0].at
+        """For how long what is there has been enough, look after look. The window's first entry tells less: looks come
+        at intervals that do not divide it."""
+        return 0.0 if self._since is None else now - self._since
 
     def scaled_in(self, now: float, rate: float) -> None:
         """From here on the time counts anew: one scale-in says nothing yet of the next."""
-        self._window.clear()
+        self.unseen()
         self._in_at, self._in_rate = now, rate
 
     def scaled_out(self, now: float, rate: float) -> None:
         """More is needed; of a demand no greater than when less was thought to do, this is learnt from."""
-        self._window.clear()
+        self.unseen()
         if now - self._in_at < _REGRET_S and rate < _REGRETTABLE * self._in_rate:
             self._regret = min(self.regret(now) + 0.1, 0.3)
             self._regret_at = now

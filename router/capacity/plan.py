@@ -83,7 +83,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """Forecast for when engines asked for now would serve; None while nothing fresh is known."""
     fleet: Fleet = Fleet()
     idle_s: float | None = None
-    """Since the last request; None: there was none yet."""
+    """For so long nobody has wanted anything of it; None: that is not known, and it is not taken for idle."""
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from router.capacity.explanation import explained, held
-from router.capacity.judgement import Judged, cost_of, form_of, judge
+from router.capacity.judgement import Judged, cost_of, judge
 from router.capacity.need import Form, Need, Solution, Unsolved
 from router.capacity.past import Past
 from router.capacity.performance import Law
 from router.capacity.plan import Action, Key, Plan, PoolView
 from router.capacity.programme import solve, used
+from router.capacity.resting import below_least, least_of, quiet, woken, zero
 from router.capacity.variants import Variant
 from router.core import Role
 
@@ -40,7 +41,7 @@ class Planner:
         plans: dict[str, Plan] = {}
         judged: list[Judged] = []
         for view in views:
-            simple = self._simple(view)
+            simple = self._simple(view, now)
             if simple is not None:
                 plans[view.name] = simple
             else:
@@ -68,10 +69,12 @@ class Planner:
 
     # Without the programme
 
-    def _simple(self, view: PoolView) -> Plan | None:
+    def _simple(self, view: PoolView, now: float) -> Plan | None:
         """Nothing known, nothing asked for, or nothing there."""
         present = view.fleet.present
         if view.demand is None:
+            if view.name in self._past:
+                self._past[view.name].unseen()
             return held(view, "stale", "nothing fresh is known of its traffic: what is there stays")
         if not view.variants:
             return held(view, "no_variant", "no variant of engine is known that could be started")
@@ -81,46 +84,19 @@ class Planner:
         if wanted and (view.demand.held > 0 or not idle):
             if view.demand.rate > _QUIET or view.demand.batch:
                 return None
-            return self._woken(view)
-        self._past.pop(view.name, None)
-        if view.rules.least == 0 and (view.idle_s is None or view.idle_s >= view.rules.idle_s):
-            if not sum(present.values()):
-                return held(view, "idle", "nobody asks for it")
-            why = f"no request for {view.rules.idle_s:g} s"
-            return Plan(pool=view.name, action=Action.ZERO, reason="idle", why=why, present=present, confidence=1.0)
-        return self._woken(view) if self._below(view) else _quiet(view)
-
-    def _below(self, view: PoolView) -> bool:
-        present = view.fleet.present
-        least = view.rules.least
-        return any(sum(n for (r, _), n in present.items() if r is role) < least for role in form_of(view).roles)
-
-    def _woken(self, view: PoolView) -> Plan:
-        """At least one engine of each role: the cheapest, the quickest to start among equals."""
-        present = dict(view.fleet.present)
-        desired = dict(present)
-        for role in form_of(view).roles:
-            able = [variant for variant in view.variants if role in variant.roles and variant.most > 0]
-            missing = max(view.rules.least, 1) - sum(n for (r, _), n in present.items() if r is role)
-            if able and missing > 0:
-                best = min(able, key=lambda variant: (variant.cost_per_hour, variant.startup_s))
-                desired[role, best.name] = desired.get((role, best.name), 0) + missing
-        if desired == present:
-            return held(view, "starting" if view.fleet.starting else "quiet", "what requests wait for is there already")
-        why = (
-            f"{view.demand.held} requests wait for an engine" if view.demand and view.demand.held else "below its least"
-        )
-        return Plan(
-            pool=view.name,
-            action=Action.WAKE,
-            reason="wake",
-            why=why,
-            desired=desired,
-            present=present,
-            form=form_of(view).value,
-            cost_per_hour=cost_of(view, desired),
-            confidence=view.demand.confidence if view.demand else 0.0,
-        )
+            return woken(view)
+        if view.rules.least == 0 and not sum(present.values()):
+            return held(view, "idle", "nobody asks for it")
+        if idle:
+            self._past.pop(view.name, None)
+            return zero(view)
+        if below_least(view):
+            return woken(view)
+        # A pool that somebody asks for now and then has been doing with less in between, too.
+        desired = least_of(view)
+        past = self._past.setdefault(view.name, Past())
+        past.suffices(now, cost_of(view, desired), desired, view.rules.stabilization_s)
+        return quiet(view)
 
     # With it
 
@@ -174,8 +150,9 @@ class Planner:
         greatest = past.greatest()
         if greatest.cost >= cost_of(view, one.present) - 1e-9:
             return explained(one, dict(one.present), Action.HOLD, "sufficient", full)
-        if past.known_s(now) < 0.9 * view.rules.stabilization_s:
-            return explained(one, dict(one.present), Action.HOLD, "stabilizing", full)
+        known_s = past.known_s(now)
+        if known_s < view.rules.stabilization_s:
+            return explained(one, dict(one.present), Action.HOLD, "stabilizing", full, known_s)
         target = greatest.counts
         if any(count > one.present.get(key, 0) for key, count in target.items()):
             desired = {key: max(target.get(key, 0), one.present.get(key, 0)) for key in {*target, *one.present}}
@@ -184,33 +161,6 @@ class Planner:
             return explained(one, dict(one.present), Action.HOLD, "starting", full)
         past.scaled_in(now, one.rate)
         return explained(one, dict(target), Action.IN, "cheaper", full)
-
-
-def _quiet(view: PoolView) -> Plan:
-    """No traffic: the least engines are enough, once that has lasted."""
-    present, rules = view.fleet.present, view.rules
-    price = {variant.name: variant.cost_per_hour for variant in view.variants}
-    desired: dict[Key, int] = {}
-    for role in form_of(view).roles:
-        left = max(rules.least, 1)
-        for key in sorted((key for key in present if key[0] is role), key=lambda key: (price.get(key[1], 0.0), key[1])):
-            if kept := min(present[key], left):
-                desired[key] = kept
-            left -= kept
-    short = view.idle_s is None or view.idle_s < rules.stabilization_s
-    if short or view.fleet.starting or sum(desired.values()) >= sum(present.values()):
-        return held(view, "quiet", "no traffic, and not idle for long")
-    return Plan(
-        pool=view.name,
-        action=Action.IN,
-        reason="quiet",
-        why=f"no request for {rules.stabilization_s:g} s: the least engines are enough",
-        desired=desired,
-        present=present,
-        form=form_of(view).value,
-        cost_per_hour=cost_of(view, desired),
-        confidence=1.0,
-    )
 
 
 def _need(one: Judged, rate: float) -> Need:

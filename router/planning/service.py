@@ -20,7 +20,8 @@ from router.capacity.traffic import Traffic
 from router.capacity.variants import Variant
 from router.core import EndpointState, Inflight
 from router.planning.actuator import Actuator
-from router.planning.pools import Pools, pool_of
+from router.planning.idleness import Idleness
+from router.planning.pools import DEFAULT, Pools, pool_of
 from router.planning.solver import NoPlan, Solver
 from router.planning.wake import Wake
 from router.ports import Clock
@@ -88,6 +89,7 @@ class Planning:
         self._wake = wake
         self._clock = clock
         self._wall = wall
+        self._idleness = Idleness()
         self._status = Status()
         self._actions: dict[tuple[str, str], int] = {}
 
@@ -110,6 +112,9 @@ class Planning:
         """Lets held requests look, as long as there are any, and notes who has come. Until cancelled."""
         noted = self._clock()
         while True:
+            if self._wake.held:
+                # Who goes on is counted where it belongs, though no plan was made since its engine came.
+                self._pools.look(self._states())
             self._wake.look()
             if self._clock() - noted >= _NOTE_S:
                 noted = self._clock()
@@ -117,9 +122,16 @@ class Planning:
             await asyncio.sleep(_LOOK_S)
 
     def _note(self, states: Sequence[EndpointState]) -> None:
-        for name in self._pools.names(states):
+        self._pools.look(states)
+        names, now, held = self._pools.names(states), self._clock(), self._wake.held
+        self._idleness.kept(names)
+        for name in names:
             its = [state for state in states if pool_of(state) == name]
-            self._startups.seen(name, self._pools.engines(its), self._clock())
+            self._startups.seen(name, self._pools.engines(its), now)
+            # What was held before its model was known may be anybody's.
+            waits = held.get(name, 0) + held.get(DEFAULT, 0) > 0
+            busy = waits or any(self._inflight(state.endpoint.id).requests for state in its)
+            self._idleness.looked(name, busy, now)
 
     async def _rest(self, began: float) -> None:
         """Until the next cycle is due, or sooner when a pool must be woken."""
@@ -166,7 +178,6 @@ class Planning:
     def views(self) -> list[PoolView]:
         """What the planner is asked about now."""
         states = self._states()
-        self._pools.look(states)
         self._note(states)
         profiles = self._engines.profiles()
         sure = {name: self._engines.estimate(name) for name in profiles}
@@ -183,7 +194,7 @@ class Planning:
                     rules=self._rules(its),
                     demand=self._demand(name, its, variants),
                     fleet=self._pools.fleet(name, its, starting),
-                    idle_s=None if last is None else max(self._wall() - last, 0.0),
+                    idle_s=self._idleness.of(name, self._clock(), None if last is None else self._wall() - last),
                 )
             )
         return found

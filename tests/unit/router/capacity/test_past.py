@@ -55,7 +55,7 @@ def test_of_the_window_the_most_expensive_need_counts() -> None:
     for step, count in enumerate((5, 3, 4)):
         past.suffices(200.0 * step, float(count), {BIG: count}, WINDOW_S)
     assert past.greatest().counts == {BIG: 4}
-    assert past.known_s(400.0) == 200.0
+    assert past.known_s(400.0) == 400.0
 
 
 @pytest.mark.parametrize(("rate", "regret"), [(4.2, 0.1), (5.0, 0.0)])

@@ -63,6 +63,44 @@ def test_an_idle_pool_goes_to_zero_only_where_it_may() -> None:
     ]
 
 
+def test_a_pool_of_which_no_request_is_known_yet_is_not_taken_for_idle() -> None:
+    quiet = demand(5.0).scaled(0.0)
+    unseen = view(quiet, {BIG: 1}, rules=Rules(least=0), idle_s=None)
+    assert Planner().plan(0.0, [unseen])[0].action is Action.HOLD
+
+
+@pytest.mark.parametrize("interval_s", [5.05, 15.4, 31.0])
+def test_less_is_asked_for_after_the_window_whatever_the_time_between_two_plans(interval_s: float) -> None:
+    planner, at, said = Planner(), 0.0, []
+    rules = Rules(stabilization_s=45.0)
+    while at < 45.0 + 2 * interval_s:
+        said.append((at, planner.plan(at, [view(demand(2.0), {BIG: 6}, rules=rules)])[0]))
+        at += interval_s
+    first = next(at for at, plan in said if plan.action is Action.IN)
+    assert 45.0 <= first < 45.0 + interval_s
+
+
+def test_a_pool_that_is_asked_now_and_then_shrinks_after_the_window_and_says_how_long_that_is() -> None:
+    planner, rules = Planner(), Rules(stabilization_s=60.0)
+    actions = []
+    for step in range(8):
+        asked = demand(0.05 if step % 2 else 0.0)
+        plan = planner.plan(10.0 * step, [view(asked, {BIG: 4}, rules=rules, idle_s=10.0 * ((step + 1) % 2))])[0]
+        actions.append(plan.action)
+        if step == 1:
+            assert "for 10 s, and goes after 60 s, in 50 s" in plan.why
+        if step == 0:
+            assert plan.why == "no request for 10 s: the least engines are enough after 60 s, in 50 s"
+    assert Action.IN in actions
+
+
+def test_a_time_of_which_nothing_is_known_does_not_count_as_one_in_which_less_was_enough() -> None:
+    planner, rules = Planner(), Rules(stabilization_s=60.0)
+    given = [demand(2.0), None, demand(2.0)]
+    plans = [planner.plan(50.0 * step, [view(each, {BIG: 6}, rules=rules)])[0] for step, each in enumerate(given)]
+    assert plans[-1].reason == "stabilizing"
+
+
 def test_a_quiet_pool_keeps_its_least_engines_the_cheapest_ones() -> None:
     variants = [variant("dear", cost_per_hour=9.0), variant("cheap", cost_per_hour=2.0)]
     ready = {(Role.PREFILL, "dear"): 2, (Role.PREFILL, "cheap"): 2, (Role.DECODE, "dear"): 3}

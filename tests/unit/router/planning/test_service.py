@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from router.capacity.demand import Qos
 from router.capacity.engine_model import EngineModels
 from router.capacity.plan import Plan, PoolView, Rules
@@ -46,6 +48,7 @@ class Hand(Published):
 class World:
     def __init__(self, *, rules: Rules | None = None) -> None:
         self.now = 1000.0
+        self.in_flight = 0
         self.states: list[EndpointState] = []
         self.solver, self.hand, self.traffic, self.startups = Here(), Hand(), Traffic(), Startups()
         pools = Pools([variant()])
@@ -58,7 +61,7 @@ class World:
             pools=pools,
             engines=EngineModels(lambda: self.now),
             states=lambda: self.states,
-            inflight=lambda _: Inflight(),
+            inflight=lambda _: Inflight(requests=self.in_flight),
             routers=lambda: 1,
             actuator=self.hand,
             wake=self.wake,
@@ -75,6 +78,11 @@ class World:
                 metrics=EndpointMetrics(taken_at=self.now),
             )
         )
+
+    def heard(self) -> None:
+        """All engines tell again how they are."""
+        told = EndpointMetrics(taken_at=self.now)
+        self.states = [msgspec.structs.replace(state, metrics=told) for state in self.states]
 
     def busy(self) -> None:
         for step in range(600):
@@ -163,3 +171,40 @@ async def test_the_start_up_that_is_planned_with_is_learnt_from_engines_that_cam
     assert described(world.planning.status, world.now)["startup_s"] == [
         {"pool": "m", "variant": "big", "seconds": 82.0}
     ]
+
+
+async def test_a_router_that_has_just_begun_takes_no_fleet_to_zero() -> None:
+    world = World(rules=Rules(least=0, idle_s=600.0, stabilization_s=1e6))
+    world.engine("a")
+    await world.planning.cycle()
+    world.now += 599.0
+    world.heard()
+    await world.planning.cycle()
+    assert [plan.total for plan in world.hand.plans] == [1, 1]
+    world.now += 2.0
+    await world.planning.cycle()
+    assert (world.hand.plans[-1].total, world.hand.plans[-1].why) == (0, "no request for 600 s")
+
+
+async def test_an_answer_that_takes_longer_than_idle_keeps_its_engine() -> None:
+    world = World(rules=Rules(least=0, idle_s=60.0, stabilization_s=1e6))
+    world.engine("a")
+    world.in_flight = 1
+    for _ in range(4):
+        await world.planning.cycle()
+        world.now += 50.0
+        world.heard()
+    assert {plan.total for plan in world.hand.plans} == {1}
+
+
+async def test_held_requests_that_just_went_on_count_for_the_pool_that_their_engine_made_known() -> None:
+    world = World(rules=Rules(least=0, idle_s=15.0, stabilization_s=1e6))
+    world.wake.held["default"] = 3
+    await world.planning.cycle()
+    world.now += 20.0
+    world.engine("a")
+    await world.planning.cycle()
+    world.wake.held.clear()
+    world.now += 1.0
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 1
