@@ -208,7 +208,7 @@ class Probe:
         health = await self._calls.ask("GET", self._spec.health_path)
         report.health = "ok" if health.status == 200 else str(health.status or health.text)
         if health.status == 0:
-            report.troubles.append(f"cannot be reached ({health.text}): start it, or correct its url")
+            report.troubles.append(f"cannot be reached ({health.text}): {health.mend}")
             return report
         if health.status != 200:
             report.troubles.append(

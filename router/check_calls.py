@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 
 _ANSWER_BYTES = 16 * 1024 * 1024
+_CLOSED = (httpx.RemoteProtocolError, httpx.ReadError)
+_OTHER_NAME = frozenset({62, 64})
+"""X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
 class Answer(NamedTuple):
@@ -19,6 +22,8 @@ class Answer(NamedTuple):
 
     status: int
     text: str
+    mend: str = "start it, or correct its url"
+    """What to do about no answer."""
 
 
 class Calls:
@@ -43,7 +48,21 @@ class Calls:
         except httpx.TimeoutException:
             return Answer(0, "no answer in time")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return Answer(0, _reason(error))
+            return self._none(error)
+
+    def _none(self, error: Exception) -> Answer:
+        refused = _of_tls(error)
+        if isinstance(refused, ssl.SSLCertVerificationError):
+            if refused.verify_code in _OTHER_NAME:
+                mend = "correct its url, or name what its certificate is for in upstream.tls_server_name"
+            else:
+                mend = "name the certificate of the authority that signed it (or its own) in upstream.ca_file"
+            return Answer(0, f"certificate not trusted: {refused.verify_message}", mend)
+        # With TLS 1.3 a server that misses a client's certificate closes the connection where it should answer.
+        if urlsplit(self._url).scheme == "https" and (refused is not None or isinstance(error, _CLOSED)):
+            why = "TLS failed" if refused is not None else "it closed the connection without an answer"
+            return Answer(0, why, "if it asks for a client's certificate, name one in upstream.client_cert_file")
+        return Answer(0, _reason(error))
 
 
 async def unreachable(address: str, timeout_s: float) -> str:
@@ -63,12 +82,17 @@ async def unreachable(address: str, timeout_s: float) -> str:
     return ""
 
 
+def _of_tls(error: Exception) -> ssl.SSLError | None:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
 def _reason(error: Exception) -> str:
     """The operating system's own words for a failed connection, where there are some."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"certificate not trusted: {cause.verify_message}"
         if isinstance(cause, OSError) and cause.errno is not None:
             return _os_reason(cause)
         cause = cause.__cause__ or cause.__context__

@@ -145,7 +145,7 @@ class Front:
             if path.startswith(_STORED_RESPONSES):
                 stored = _STORED_RESPONSE.fullmatch(path)
                 return _Asked(path, Api.OTHER, stored=True, response_id=None if stored is None else stored.group(1))
-        if path == EXPLAIN_PATH and self._explains and scope["method"] == "POST":
+        if path == EXPLAIN_PATH and self._explains:
             return _Asked(path, Api.OTHER, explains=True)
         return None
 
@@ -266,7 +266,9 @@ def _explained(query: bytes, body: bytes) -> tuple[str, Api]:
         try:
             fields = msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            fields = None
+            raise InvalidRequest(
+                f"{EXPLAIN_PATH} takes the body of a request, and this one is not valid JSON: correct it."
+            ) from None
         if isinstance(fields, dict):
             named = next((path for field, path in _BY_FIELD if field in fields), "")
     api = PATHS.get(named)

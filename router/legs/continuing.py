@@ -109,7 +109,7 @@ class Continuing:
         try:
             content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
             if response.status != 200 or not content_type.startswith(b"text/event-stream"):
-                self._dispatch.passed_over(asked, Leg.DECODE, candidate, "status")
+                self._dispatch.passed_over(asked, Leg.DECODE, candidate, "status", str(response.status))
                 return False
             opening = await hold(asked.api, response, content_type, scanner_for(asked.api, content_type))
             if opening.failure is not None:

@@ -42,6 +42,11 @@ Newcomers = Callable[[Collection[str]], Sequence[Candidate]]
 _PATIENCE_S = 1.0
 """How long a request that nobody can take waits for an endpoint to come back: a moment's outage costs no request."""
 _LOOK_AGAIN_S = 0.1
+_USELESS = {
+    "empty": "the engine's answer was empty",
+    "error": "the engine reported a failure in place of an answer",
+}
+"""By `router.opening.Opening.failure`."""
 
 
 class _Remain(NamedTuple):
@@ -148,7 +153,7 @@ class DecodeLeg:
                 left = await self._others(request, newcomers, tried)
             if left and not orphaned:
                 await self._retries.pause(trip.attempts)
-        raise no_answer(failure)
+        raise no_answer(failure, trip.attempts)
 
     def _injects(self, request: InferenceRequest) -> bool:
         """Whether the usage chunk is asked for in the client's place."""
@@ -207,11 +212,12 @@ class DecodeLeg:
         try:
             status = response.status
             if status in self._settings.retry_statuses and self._may_go_on(request, remain):
-                self._passed_over(request, candidate, "status")
-                return Busy("the engine's status was one to ask another for")
+                self._dispatch.passed_over(request, Leg.DECODE, candidate, "status", str(status))
+                return Busy(f"the engine answered {status}")
             if status == 500 and not attempt.prefills and self._may_go_on(request, remain):
-                self._passed_over(request, candidate, "hand-off")
-                return HandOffFailed("the engine failed with the KV that was handed over")
+                lost = HandOffFailed("the engine failed with the KV that was handed over")
+                self._dispatch.passed_over(request, Leg.DECODE, candidate, "hand-off", str(lost))
+                return lost
             content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
             scanner = scanner_for(request.api, content_type)
             try:
@@ -224,18 +230,15 @@ class DecodeLeg:
                 self._dispatch.failed(request, Leg.DECODE, candidate, aborted)
                 return aborted
             if opening.failure == "empty" or (opening.failure is not None and self._may_go_on(request, remain)):
-                return self._passed_over(request, candidate, opening.failure)
+                useless = UpstreamBroken(_USELESS[opening.failure])
+                self._dispatch.passed_over(request, Leg.DECODE, candidate, opening.failure, str(useless))
+                return useless
             keeps = asked.terms is not None and response.status == 200 and isinstance(scanner, StreamScanner)
             transcript = Transcript(asked.terms) if asked.terms is not None and keeps else None
             answer = Answer(response, content_type, scanner, opening, transcript)
             return await self._answer(trip, attempt, asked.prompt, answer, reply)
         finally:
             await response.close()
-
-    def _passed_over(self, request: InferenceRequest, candidate: Candidate, kind: str) -> UpstreamError:
-        """An answer that another endpoint may better."""
-        self._dispatch.passed_over(request, Leg.DECODE, candidate, kind)
-        return UpstreamBroken(f"the engine's answer was not one: {kind}")
 
     def _may_go_on(self, request: InferenceRequest, remain: _Remain) -> bool:
         """Whether an answer need not be the client's, because another attempt may and can be made."""

@@ -123,12 +123,14 @@ class Dispatch:
         """The endpoint could not be reached or did not keep to HTTP."""
         if not isinstance(error, UpstreamAbandoned | UpstreamOrphaned):
             self._pool.report_failure(candidate.endpoint)
-        self.passed_over(request, leg, candidate, error.kind)
+        self.passed_over(request, leg, candidate, error.kind, str(error))
 
-    def passed_over(self, request: InferenceRequest, leg: Leg, candidate: Candidate, kind: str) -> None:
-        """The attempt brought nothing that could be used. `kind`: a metric label."""
+    def passed_over(
+        self, request: InferenceRequest, leg: Leg, candidate: Candidate, kind: str, detail: str = ""
+    ) -> None:
+        """The attempt brought nothing that could be used. `kind`: a metric label; `detail`: what it was, for people."""
         self._observer.on_leg_failed(
-            LegFailed(request_id=request.request_id, leg=leg, endpoint_id=candidate.id, kind=kind)
+            LegFailed(request_id=request.request_id, leg=leg, endpoint_id=candidate.id, kind=kind, detail=detail)
         )
 
     def note_status(self, candidate: Candidate, status: int) -> None:

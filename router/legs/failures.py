@@ -32,8 +32,8 @@ class HandOffFailed(UpstreamBroken):
     """The engine failed, perhaps in reading the KV: vLLM says 500 when it cannot (``kv_load_failure_policy: fail``)."""
 
 
-def no_answer(failure: UpstreamError | None) -> RouterError:
-    """`failure`: the last attempt's; None: there was nobody to ask."""
+def no_answer(failure: UpstreamError | None, attempts: int) -> RouterError:
+    """`failure`: the last of `attempts`; None: there was nobody to ask."""
     if isinstance(failure, UpstreamSilent):
         return UpstreamTimeout(
             "The engine did not begin to answer within upstream.first_byte_timeout_s, or paused for longer than "
@@ -43,4 +43,6 @@ def no_answer(failure: UpstreamError | None) -> RouterError:
         return NoEndpoint("No endpoint that serves this request could be reached.", retry_after_s=1)
     if failure is None or isinstance(failure, UpstreamAbandoned | UpstreamOrphaned):
         return NoEndpoint("No endpoint that serves this request answers any more.", retry_after_s=1)
-    return UpstreamFailed("Every endpoint tried closed the connection or answered malformed HTTP.")
+    if attempts == 1:
+        return UpstreamFailed(f"The endpoint that was asked gave no usable answer: {failure}.")
+    return UpstreamFailed(f"None of {attempts} attempts brought a usable answer; the last one: {failure}.")

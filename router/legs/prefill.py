@@ -93,7 +93,7 @@ class PrefillLeg:
             raise EngineRefused(candidate, response.status, response.headers, answer)
         if response.status != 200:
             dispatch.note_status(candidate, response.status)
-            dispatch.passed_over(request, Leg.PREFILL, candidate, "status")
+            dispatch.passed_over(request, Leg.PREFILL, candidate, "status", str(response.status))
             return None
         dispatch.succeeded(candidate)
         now = self._clock()
@@ -109,7 +109,7 @@ class PrefillLeg:
         )
         params = hand_off(answer)
         if params is None:
-            dispatch.passed_over(request, Leg.PREFILL, candidate, "hand-off")
+            dispatch.passed_over(request, Leg.PREFILL, candidate, "hand-off", "no kv_transfer_params in its answer")
         return params
 
     async def _in_time(self, response: UpstreamResponse, dispatched_at: float) -> bytes:

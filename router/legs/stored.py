@@ -44,7 +44,7 @@ class StoredResponses:
                 try:
                     self._dispatch.note_status(candidate, response.status)
                     if response.status in self._settings.retry_statuses and not last:
-                        self._dispatch.passed_over(request, Leg.DECODE, candidate, "status")
+                        self._dispatch.passed_over(request, Leg.DECODE, candidate, "status", str(response.status))
                         unheard = True
                         continue
                     if response.status == 404 and candidate.id != holder and (unheard or not last):
@@ -58,7 +58,7 @@ class StoredResponses:
                 lease.release()
         if missing:
             raise NoEndpoint("An endpoint that may hold this response cannot be asked now.", retry_after_s=1)
-        raise no_answer(failure)
+        raise no_answer(failure, trip.attempts)
 
     async def _give(self, trip: Trip, candidate: Candidate, response: UpstreamResponse, reply: Reply) -> None:
         trip.endpoint_id, trip.status = candidate.id, response.status

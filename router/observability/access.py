@@ -25,7 +25,8 @@ class AccessLog:
     def on_first_token(self, event: FirstToken) -> None: ...
 
     def on_leg_failed(self, event: LegFailed) -> None:
-        logger.warning("%s %s leg failed on %s: %s", event.request_id, event.leg.value, event.endpoint_id, event.kind)
+        what = f"{event.kind} ({event.detail})" if event.detail else event.kind
+        logger.warning("%s %s leg failed on %s: %s", event.request_id, event.leg.value, event.endpoint_id, what)
 
     def on_end(self, event: Ended) -> None:
         if not logger.isEnabledFor(logging.INFO):

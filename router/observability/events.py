@@ -73,6 +73,8 @@ class LegFailed(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_id: str
     kind: str
     """refused | broken | silent | abandoned | orphaned | abort | empty | error | status | hand-off: a metric label."""
+    detail: str = ""
+    """What it was, in a few safe words for people."""
 
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,8 @@ class RemoteTokenizer:
         self._remembered = 0
         self._failures: dict[str, int] = {}
         self._resting_until: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+        """Endpoint id -> why it was last said not to tokenize; gone once it does."""
         self._turn = 0
         self._under_way = 0
 
@@ -103,6 +105,8 @@ class RemoteTokenizer:
         finally:
             self._under_way -= 1
         self._failures.pop(endpoint.id, None)
+        if self._told.pop(endpoint.id, None) is not None:
+            log.info("%s tokenizes again", endpoint.id)
         return None if answer is None else self._remember(key, answer)
 
     def _choose(self, candidates: Sequence[EndpointState]) -> Endpoint | None:
@@ -119,16 +123,21 @@ class RemoteTokenizer:
     def _failed(self, endpoint: Endpoint, error: Exception) -> None:
         count = self._failures.get(endpoint.id, 0) + 1
         if count >= self._limits.failures:
-            log.warning(
-                "%s does not tokenize (%s): not asked for %g s", endpoint.id, type(error).__name__, self._limits.rest_s
-            )
+            self._tell(endpoint.id, type(error).__name__)
             self._resting_until[endpoint.id] = self._clock() + self._limits.rest_s
             count = 0
         # Endpoints come and go; what is kept of them must not grow with all that ever were.
         if len(self._failures) + len(self._resting_until) > 4096:
             self._failures.clear()
             self._resting_until.clear()
+            self._told.clear()
         self._failures[endpoint.id] = count
+
+    def _tell(self, endpoint_id: str, why: str) -> None:
+        """Once while it lasts, however often it is tried again."""
+        if self._told.get(endpoint_id) != why:
+            self._told[endpoint_id] = why
+            log.warning("%s does not tokenize (%s): asked again every %g s", endpoint_id, why, self._limits.rest_s)
 
     def _remember(self, key: bytes, answer: Sequence[int]) -> array[int] | None:
         try:

@@ -402,6 +402,9 @@ class Connection(asyncio.Protocol):
                 self._refuse(f"status {status}")
             self._interim = True
             return
+        if status > 599:
+            # No status at all (RFC 9110, 15): clients' libraries have no line for it.
+            self._refuse(f"status {status}")
         self._response.status = status
         self._response.headers = headers
         self._until_close = self._framed_by_close(headers)

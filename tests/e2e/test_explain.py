@@ -42,13 +42,19 @@ async def test_a_body_is_explained_and_nothing_is_sent_to_an_engine() -> None:
 
 async def test_what_cannot_be_explained_is_refused_with_a_sentence() -> None:
     async with engines(1) as running, running_router(endpoints(running)) as router, client_of(router) as client:
-        for body in (b"{", b"[]", b'{"model": "sim-model"}'):
+        for body, said in (
+            (b"{", "not valid JSON"),
+            (b'{"a":' * 5000, "not valid JSON"),
+            (b"[]", "messages"),
+            (b'{"model": "sim-model"}', "messages"),
+        ):
             answer = await client.post("/debug/explain", content=body)
             assert answer.status_code == 400
-            assert "messages" in answer.json()["error"]["message"]
+            assert said in answer.json()["error"]["message"]
         named = await client.post("/debug/explain?path=/v1/completions", json={"model": "sim-model", "prompt": "x"})
         assert named.status_code == 200
-        assert (await client.get("/debug/explain")).status_code in (404, 405)
+        got = await client.get("/debug/explain")
+        assert (got.status_code, got.headers["allow"]) == (405, "POST")
         missing = await client.post("/debug/explain", json=BODY | {"model": "none"})
         assert missing.status_code == 404
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import pytest
 import trustme
 
 from router.certificates import Certificates
+from router.check import check
 from router.errors import ConfigError
 from router.settings import Settings, load
 from tests.support.field import CHAT, ESTIMATED, chat, field
@@ -217,3 +219,22 @@ def test_a_key_without_its_certificate_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=f"{name} is set and {needed} is not"):
             load(environ={}, flags={"endpoints": ["https://a:1"], name: "file"})
+
+
+@pytest.mark.parametrize(
+    ("given", "mend"),
+    [
+        ({}, "certificate not trusted: .*: name the certificate of the authority .* in upstream.ca_file"),
+        ({"ca_file": "FOLDER/ca.pem"}, "certificate not trusted: .*: .* in upstream.tls_server_name"),
+        ({"ca_file": "FOLDER/ca.pem", "tls_server_name": "engines.internal"}, "name one in upstream.client_cert_file"),
+    ],
+)
+async def test_check_says_what_is_missing_for_an_engine_behind_tls(
+    authority: Authority, tmp_path: Path, given: dict[str, str], mend: str
+) -> None:
+    engine_pair = authority.issue(tmp_path, "engines.internal")
+    upstream = {name: value.replace("FOLDER", str(tmp_path)) for name, value in given.items()}
+    async with StubEngine(ssl_context=serving_with(authority, engine_pair)) as engine:
+        report = await check(Settings.model_validate({"endpoints": [engine.url], "upstream": upstream}))
+    (trouble,) = report.engines[0].troubles
+    assert re.search(mend, trouble), trouble

@@ -164,6 +164,54 @@ async def test_ret_12_each_way_to_fail_has_its_own_status() -> None:
         assert (await at.chat()).status_code in {502, 503}
 
 
+NO_STATUS = b"HTTP/1.1 %d Odd\r\ncontent-length: 2\r\n\r\n{}"
+MALFORMED = {
+    "garbage": (b"XYZ\r\n", "does not begin like HTTP"),
+    "no status": (NO_STATUS % 999, "status 999"),
+    "just above": (NO_STATUS % 600, "status 600"),
+    "switching": (b"HTTP/1.1 101 Switching\r\n\r\n", "status 101"),
+    "endless head": (b"HTTP/1.1 200 OK\r\n" + b"x-a: " + b"a" * 70_000, "no body byte within"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+async def test_ret_12_what_is_no_http_goes_to_another_engine_and_its_kind_is_told(name: str) -> None:
+    said, why = MALFORMED[name]
+
+    async def odd(call: Call) -> None:
+        await call.peer.send(said)
+        await call.hang()
+
+    async with field(odd) as at:
+        answer = await at.chat()
+        assert answer.status_code == 502
+        message = answer.json()["error"]["message"]
+        assert message.startswith("The endpoint that was asked gave no usable answer: ")
+        assert why in message
+    met: list[Call] = []
+
+    async def odd_at_first(call: Call) -> None:
+        met.append(call)
+        await (odd if len(met) == 1 else serve)(call)
+
+    async with field(odd_at_first, odd_at_first) as at:
+        assert (await at.chat()).status_code == 200
+        assert len({call.engine for call in met}) == 2
+        await at.at_rest()
+
+
+async def test_ret_12_the_last_of_several_failures_is_told() -> None:
+    async def empty(call: Call) -> None:
+        await call.stream()
+
+    async with field(empty, empty) as at:
+        answer = await at.chat(stream=True)
+        assert answer.status_code == 502
+        assert answer.json()["error"]["message"] == (
+            "None of 2 attempts brought a usable answer; the last one: the engine's answer was empty."
+        )
+
+
 # An engine that is told to stop ends its streams with this, under status 200 (vLLM 0.32, observed).
 
 

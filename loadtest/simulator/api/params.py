@@ -99,7 +99,8 @@ def parse_json(raw: bytes) -> dict[str, Any]:
             extra = f", 'ctx': {{'error': '{error.msg}'}}"
             where = f"body.{error.pos}"
             raise _schema_error("json_invalid", where, "JSON decode error", _shown({}), extra) from error
-        except (UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
+            # Bytes that are no UTF-8, too deep nesting, and numbers of more digits than Python reads.
             raise ApiError(400, "There was an error parsing the body", "Bad Request") from error
     if not isinstance(value, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
@@ -189,6 +190,9 @@ def sampling(
     salt = body.get("cache_salt")
     if salt is not None and (not isinstance(salt, str) or not salt):
         raise invalid("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt", salt)
+    seed = number(body, "seed")
+    if seed is not None and not -(2**63) <= seed < 2**63:
+        raise invalid("seed must fit into 64 bits.", "seed", show_value=False)
     return Sampling(
         model=model,
         stream=bool(body.get("stream")),
@@ -198,7 +202,7 @@ def sampling(
         min_tokens=number(body, "min_tokens") or 0,
         ignore_eos=bool(body.get("ignore_eos")),
         n=n,
-        seed=number(body, "seed"),
+        seed=seed,
         stop=_stops(body),
         stop_token_ids=tuple(body.get("stop_token_ids") or ()),
         keep_stop=bool(body.get("include_stop_str_in_output")),

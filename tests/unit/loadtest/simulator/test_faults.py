@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from loadtest.simulator import EngineConfig, Faults, RunningEngine
@@ -253,3 +257,20 @@ async def test_engines_on_fast_forward_share_one_process() -> None:
     assert len({e.port for e in running}) == 20
     texts = {"".join(e["choices"][0]["text"] for e in events(a.text) if isinstance(e, dict)) for a in answers}
     assert len(texts) == 1
+
+
+async def test_the_documented_faults_are_all_there_are_and_the_example_is_taken() -> None:
+    text = (Path(__file__).parents[4] / "docs/operations.md").read_text(encoding="utf-8")
+    section = text.split("### Engines that misbehave on demand")[1].split("\n## ")[0]
+    named = {
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert named == {field.name for field in msgspec.structs.fields(Faults)}
+    (example,) = re.findall(r"/sim/faults -d '(.*)'", section)
+    (flag,) = re.findall(r"--faults '(.*?)'", section)
+    async with engines(FAST) as (engine,), http(engine.url) as client:
+        for given in (example, flag):
+            answer = await client.post("/sim/faults", content=given)
+            assert answer.status_code == 200
+            shown = (await client.get("/sim/faults")).json()["faults"]
+            assert json.loads(given).items() <= shown.items()

@@ -266,3 +266,11 @@ async def test_a_field_of_the_wrong_type_is_refused_by_name(client: httpx.AsyncC
 
 async def test_an_empty_stop_string_stops_nothing(client: httpx.AsyncClient) -> None:
     assert (await chat(client, max_tokens=5, stop=""))["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("digits", [25, 400, 5000])
+async def test_a_seed_of_any_length_is_no_crash(client: httpx.AsyncClient, digits: int) -> None:
+    body = b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": %b}' % (b"9" * digits)
+    answer = await client.post("/v1/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] in ("BadRequestError", "Bad Request")

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 
+from router.core import Leg
 from router.observability.access import AccessLog
-from router.observability.events import Answered, Outcome
+from router.observability.events import Answered, LegFailed, Outcome
 from tests.support.observations import ended
 
 
@@ -15,6 +17,16 @@ def test_the_access_line_names_who_served_and_holds_no_prompt(caplog: pytest.Log
     (line,) = caplog.messages
     assert line.startswith("r1 chat 200 ok endpoint=a")
     assert "hello" not in line
+
+
+def test_a_failed_leg_is_told_with_what_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    failed = LegFailed(request_id="r1", leg=Leg.DECODE, endpoint_id="a", kind="broken", detail="malformed: status 999")
+    AccessLog().on_leg_failed(failed)
+    AccessLog().on_leg_failed(msgspec.structs.replace(failed, kind="status", detail=""))
+    assert caplog.messages == [
+        "r1 decode leg failed on a: broken (malformed: status 999)",
+        "r1 decode leg failed on a: status",
+    ]
 
 
 def test_an_answer_without_a_journey_has_a_line_of_the_same_form(caplog: pytest.LogCaptureFixture) -> None:

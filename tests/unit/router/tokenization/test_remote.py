@@ -163,6 +163,23 @@ async def test_an_engine_that_keeps_failing_is_left_alone_for_a_while() -> None:
     assert await ask(asking) == [7]
 
 
+async def test_that_an_engine_does_not_tokenize_is_said_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    engine, clock = Engine(), Clock()
+    asking = remote(engine, clock, failures=1, rest_s=5.0)
+
+    async def asked(answer: Sequence[int] | Exception) -> int:
+        engine.answer = answer
+        clock.now += 5.0
+        caplog.clear()
+        await ask(asking, {"prompt": str(clock.now)}, Api.COMPLETIONS)
+        return sum(record.levelname == "WARNING" for record in caplog.records)
+
+    assert [await asked(UpstreamRefused()) for _ in range(3)] == [1, 0, 0]
+    assert await asked(TimeoutError()) == 1
+    assert await asked([1]) == 0
+    assert await asked(TimeoutError()) == 1
+
+
 async def test_a_refusal_is_no_failure() -> None:
     engine = Engine()
     engine.answer = None
