@@ -10,9 +10,9 @@ import msgspec
 from router.api.callers import TrustedPeers, allowed_priority, caller, steering_of
 from router.api.isolation import TenantSalt
 from router.api.keys import Key
+from router.api.times import time_allowed_s
 from router.core import Api, InferenceRequest
 from router.errors import InvalidRequest
-from router.wire.deadline import allowed_s
 from router.wire.headers import request_headers
 from router.wire.kv_transfer import strip_generate_params, strip_transfer_params
 from router.wire.openai import GENERATE_PATH, NOTHING, parse_request
@@ -72,7 +72,7 @@ def read_request(
     if parsed.has_priority and not trusted and settings.strip_untrusted_priority:
         body = _limited(settings, body, parsed.priority, key, anybody)
     asking = caller(key, trusted, routing, parsed.priority)
-    within_s = allowed_s(routing) if routing else None
+    within_s = time_allowed_s(headers, routing) if routing else None
     salt = parsed.cache_salt
     if settings.tenant_salt is not None and api is not Api.OTHER:
         salt = settings.tenant_salt(asking.tenant, salt)

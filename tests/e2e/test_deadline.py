@@ -108,9 +108,18 @@ async def test_who_has_no_right_to_a_deadline_is_served_without_and_nothing_of_i
         assert "x-kvrouter-deadline-ms" not in {each.decode() for each, _ in at.engine.calls[0].request.headers}
 
 
-async def test_a_deadline_that_is_no_number_is_refused_with_the_mend() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("x-kvrouter-deadline-ms", "soon")],
+        [("x-kvrouter-deadline-ms", "100"), ("x-kvrouter-deadline-ms", "5000")],
+        [("x-llm-d-inference-ttl", "bogus")],
+        [("x-llm-d-inference-ttl", "-2s")],
+    ],
+)
+async def test_a_time_that_cannot_be_meant_is_refused_with_the_mend(fields: list[tuple[str, str]]) -> None:
     async with field(serve, **TRUSTED) as at:
-        answer = await at.client.post(CHAT, json=chat(), headers={"x-kvrouter-deadline-ms": "soon"})
+        answer = await at.client.post(CHAT, json=chat(), headers=fields)
         assert answer.status_code == 400
-        assert answer.json()["error"]["param"] == "x-kvrouter-deadline-ms"
+        assert answer.json()["error"]["param"] == fields[0][0]
         assert at.calls == 0
