@@ -105,6 +105,15 @@ def test_rules_and_triggers_name_metrics_that_there_are() -> None:
     assert recorded == {"kvrouter:desired_replicas"}
 
 
+def test_the_adapter_asks_for_no_label_that_the_recording_rule_does_not_keep() -> None:
+    adapter = next(document for name, document in ALL.items() if name.startswith("prometheus-adapter"))
+    (external,) = yaml.safe_load(adapter["data"]["config.yaml"])["externalRules"]
+    rules = [rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+    recorded = next(rule["expr"] for rule in rules if rule.get("record") == "kvrouter:desired_replicas")
+    assert "namespace" not in recorded
+    assert external["resources"]["namespaced"] is False
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_agrees_with_the_rules() -> None:
     for arguments in (["check", "rules", str(RULES)], ["test", "rules", str(RULES.with_name("rules.test.yaml"))]):
