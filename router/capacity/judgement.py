@@ -64,11 +64,8 @@ def _suffices(one: Judged) -> bool:
         counts = one.counts(role, one.present)
         if sum(counts) < max(one.view.rules.least, 1) or sizing.capacity(counts) < one.rate:
             return False
-        if one.view.rules.survive_failures:
-            first = [float(value) for value in sizing.stable[:, 0]]
-            lost = max(value for value, count in zip(first, counts, strict=True) if count)
-            if sizing.most(counts) - lost < one.demand.rate:
-                return False
+        if one.view.rules.survive_failures and sizing.most(counts) - sizing.strongest(counts) < one.demand.rate:
+            return False
     return True
 
 

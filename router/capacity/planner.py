@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 
 from router.capacity.explanation import explained, held
 from router.capacity.judgement import Judged, cost_of, judge
-from router.capacity.need import Form, Need, Solution, Unsolved
+from router.capacity.need import Need, Solution, Unsolved
 from router.capacity.past import Past
 from router.capacity.performance import Law
 from router.capacity.plan import Action, Key, Plan, PoolView
 from router.capacity.programme import solve, used
+from router.capacity.rationing import rationed
 from router.capacity.resting import below_least, least_of, quiet, woken, zero
 from router.capacity.variants import Variant
 from router.core import Role
@@ -50,7 +51,7 @@ class Planner:
         try:
             solutions = solve(needs, quotas or {})
         except Unsolved as error:
-            solutions = self._alone(needs, quotas or {}, str(error), judged, plans)
+            solutions = self._rationed(needs, quotas or {}, str(error), judged, plans)
         for one, need, solution in zip(judged, needs, solutions, strict=True):
             if one.view.name not in plans:
                 plans[one.view.name] = self._decided(now, one, need, solution, quotas or {}, needs, solutions)
@@ -100,7 +101,7 @@ class Planner:
 
     # With it
 
-    def _alone(
+    def _rationed(
         self,
         needs: Sequence[Need],
         quotas: Mapping[str, int],
@@ -108,22 +109,23 @@ class Planner:
         judged: Sequence[Judged],
         plans: dict[str, Plan],
     ) -> list[Solution | None]:
-        """No plan for all together: pools get theirs one by one, the ones that do not suffice first, while quotas last;
-        the others keep what they have."""
-        left = dict(quotas)
+        """No plan for all together: pools that suffice keep what they need of what they have, the others share out what
+        that leaves."""
         solutions: dict[str, Solution | None] = {}
-        order = sorted(range(len(needs)), key=lambda place: (judged[place].suffices, needs[place].pool))
-        for place in order:
-            need = needs[place]
-            try:
-                found = solve([need], left)[0]
-            except Unsolved:
-                found = None
-            if found is None:
-                plans[need.pool] = held(judged[place].view, "quota", f"{error}: what is there stays")
-            for hardware in left:
-                left[hardware] -= used(hardware, [need], [found or Solution(Form.AGGREGATED, dict(need.present), 0.0)])
+        kept = [_as_is(one) for one in judged]
+        for place, (one, need) in enumerate(zip(judged, needs, strict=True)):
+            if not one.suffices:
+                continue
+            found = _fitting(need, quotas)
             solutions[need.pool] = found
+            if found is None:
+                plans[need.pool] = held(one.view, "quota", f"{error}: what is there stays")
+            elif all(count <= one.present.get(key, 0) for key, count in found.counts.items()):
+                kept[place] = found
+        left = {hardware: quota - used(hardware, needs, kept) for hardware, quota in quotas.items()}
+        short = [one for one in judged if not one.suffices]
+        for one, solution in zip(short, rationed(short, left), strict=True):
+            solutions[one.view.name] = solution
         return [solutions[need.pool] for need in needs]
 
     def _decided(
@@ -137,9 +139,13 @@ class Planner:
         solutions: Sequence[Solution | None],
     ) -> Plan:
         view = one.view
+        left = {hardware: quota - used(hardware, needs, solutions) for hardware, quota in quotas.items()}
         if solution is None:
-            solution = _all_there_may_be(one)
-        full = [h for h, quota in quotas.items() if used(h, needs, solutions) >= quota]
+            # The bounds allow no plan that suffices: as much as they allow.
+            beside = {hardware: free - used(hardware, [need], [_as_is(one)]) for hardware, free in left.items()}
+            solution = rationed([one], beside)[0]
+            left = {hardware: free - used(hardware, [need], [solution]) for hardware, free in left.items()}
+        full = [hardware for hardware, free in left.items() if free < _least_size(hardware, view.variants)]
         past = self._past[view.name]
         if not one.suffices:
             past.scaled_out(now, one.rate)
@@ -222,16 +228,17 @@ def _more(one: Judged, solution: Solution) -> dict[Key, int]:
     }
 
 
-def _all_there_may_be(one: Judged) -> Solution:
-    """The bounds allow no plan that suffices: as much as they allow, of what carries most for its money."""
-    counts: dict[Key, int] = {}
-    for role in one.form.roles:
-        sizing = one.sizings[role]
-        able = [(i, v) for i, v in enumerate(one.view.variants) if role in v.roles]
-        left = one.view.rules.most
-        for index, variant in sorted(able, key=lambda pair: -float(sizing.stable[pair[0], 0]) / pair[1].cost_per_hour):
-            taken = min(left, variant.most, sizing.alone[index] or left)
-            if taken:
-                counts[role, variant.name] = taken
-            left -= taken
-    return Solution(form=one.form, counts=counts, cost=cost_of(one.view, counts))
+def _fitting(need: Need, quotas: Mapping[str, int]) -> Solution | None:
+    try:
+        return solve([need], quotas)[0]
+    except Unsolved:
+        return None
+
+
+def _as_is(one: Judged) -> Solution:
+    return Solution(form=one.form, counts=dict(one.present), cost=cost_of(one.view, one.present))
+
+
+def _least_size(hardware: str, variants: Sequence[Variant]) -> int:
+    """Accelerators of that kind that one engine more takes at the least."""
+    return min((variant.accelerators for variant in variants if variant.hardware == hardware), default=1)

@@ -55,6 +55,11 @@ class Sizing(NamedTuple):
         """The same without growing queues."""
         return self._sum(self.stable, counts)
 
+    def strongest(self, counts: Sequence[int]) -> float:
+        """What is lost of `most` when the one engine fails that takes most; 0 of none."""
+        first = [float(value) for value in self.stable[:, 0]]
+        return max((value for value, count in zip(first, counts, strict=True) if count), default=0.0)
+
     def attained(self, counts: Sequence[int], rate: float) -> float:
         """Share of requests that so many engines would serve within the objective at that rate."""
         weight = self._weights(counts)

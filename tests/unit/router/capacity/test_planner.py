@@ -259,3 +259,29 @@ def test_a_day_is_followed_up_and_down_without_flapping() -> None:
     assert max(totals) > 1.6 * min(totals[8:])
     turns = [later - earlier for earlier, later in itertools.pairwise(totals) if later != earlier]
     assert sum((a > 0) != (b > 0) for a, b in itertools.pairwise(turns)) <= 4
+
+
+SMALL = variant("small", speed=0.3, hardware="l40s", cost_per_hour=2.0, kv_tokens=100_000)
+TALL = variant("tall", hardware="h100", accelerators=4, cost_per_hour=10.0)
+
+
+@pytest.mark.parametrize("rate", [5.0, 8.0, 30.0])
+def test_a_quota_that_binds_gives_all_that_it_has_room_for_however_great_the_load(rate: float) -> None:
+    its = view(demand(rate), {(Role.BOTH, "small"): 1}, variants=[TALL, SMALL])
+    plan = Planner().plan(0.0, [its], {"l40s": 2, "h100": 6})[0]
+    assert (plan.action, plan.binding) == (Action.OUT, "quota")
+    assert plan.desired == {(Role.BOTH, "small"): 2, (Role.BOTH, "tall"): 1}
+    assert plan.rate > rate
+    assert plan.attainment is not None
+    there = view(demand(rate), dict(plan.desired), variants=[TALL, SMALL])
+    full = Planner().plan(0.0, [there], {"l40s": 2, "h100": 6})[0]
+    assert (full.action, full.binding, full.desired) == (Action.HOLD, "quota", plan.desired)
+
+
+def test_several_pools_with_too_little_share_what_is_left_and_who_has_enough_keeps_it() -> None:
+    variants = [variant("big", hardware="h100", accelerators=4)]
+    rich = view(demand(2.0), {BIG: 2}, variants=variants, name="rich")
+    poor = [view(demand(12.0), {BIG: 1}, variants=variants, name=name) for name in ("a", "b")]
+    plans = Planner().plan(0.0, [rich, *poor], {"h100": 4 * 8})
+    assert [plan.total for plan in plans] == [2, 3, 3]
+    assert [plan.binding for plan in plans[1:]] == ["quota", "quota"]
