@@ -21,7 +21,7 @@ from typer.exceptions import Abort, TyperException
 from router.errors import ConfigError
 from router.reload import SettingsLoader
 from router.settings import Settings, dump
-from router.settings.keys import DIGEST_PREFIX, digest
+from router.settings.keys import DIGEST_PREFIX, digest, sendable
 
 BAD_INPUT = 2
 
@@ -261,9 +261,18 @@ def hash_key() -> None:
 
     A good key: openssl rand -base64 32
     """
-    given = sys.stdin.read().strip()
+    example = "openssl rand -base64 32 | kvrouter hash-key"
+    try:
+        given = sys.stdin.read().strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"standard input is not UTF-8 text: pipe a key in, like: {example}") from None
     if not given:
-        raise ConfigError("standard input holds no key: pipe one in, like: openssl rand -base64 32 | kvrouter hash-key")
+        raise ConfigError(f"standard input holds no key: pipe one in, like: {example}")
+    if not sendable(given):
+        raise ConfigError(
+            "standard input holds several lines or a control character, which no client can send in a header: "
+            f"pipe one key in, like: {example}"
+        )
     typer.echo(_hashed(given))
 
 
@@ -274,8 +283,10 @@ def show_version() -> None:
 
 
 def _hashed(key: str) -> str:
-    """As the settings take it. What holds no key is left for them to refuse."""
-    return f"{DIGEST_PREFIX}{digest(key)}" if key.strip() and not key.startswith(DIGEST_PREFIX) else key
+    """As the settings take it. What is no key is left for them to refuse."""
+    if not key.strip() or not sendable(key) or key.startswith(DIGEST_PREFIX):
+        return key
+    return f"{DIGEST_PREFIX}{digest(key)}"
 
 
 def settings_flags(

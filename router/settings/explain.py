@@ -12,25 +12,10 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from router.settings.expected import expected
 from router.settings.model import Settings
 from router.settings.sources import KeyPath, Source
 
-_EXPECTED = {
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "text (put it in quotes)",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "a mapping of names to values",
-    "model_type": "a mapping of keys to values",
-    "model_attributes_type": "a mapping of keys to values",
-}
 _SHOWN = frozenset(
     {"bool_type", "int_type", "float_type", "bool_parsing", "int_parsing", "float_parsing", "literal_error", "enum"}
 )
@@ -45,15 +30,15 @@ def sentence(error: ValidationError, merged: Mapping[str, Any], sources: Sequenc
     unknown = next((path for path, found in by_path.items() if found[0]["type"] == "extra_forbidden"), None)
     path = unknown if unknown is not None else next(iter(by_path))
     found = by_path[path]
-    return f"{_named(path, sources)} {_problem(path, found)}"
+    return f"{named(path, sources)} {_problem(path, found)}"
 
 
 def unknown(path: KeyPath, sources: Sequence[Source]) -> str:
     """Of a key that is none."""
-    return f"{_named(path, sources)} is not a setting: {_known(path)}"
+    return f"{named(path, sources)} is not a setting: {_known(path)}"
 
 
-def _named(path: KeyPath, sources: Sequence[Source]) -> str:
+def named(path: KeyPath, sources: Sequence[Source]) -> str:
     """The key, and where it stands."""
     place = next((source.place(path) for source in reversed(sources) if _holds(source.values, path)), None)
     where = f" ({place})" if place else ""
@@ -107,38 +92,9 @@ def _problem(path: KeyPath, found: Sequence[ErrorDetails]) -> str:
             return f"is missing: {_meaning(path)}"
         case "value_error":
             return str(first["ctx"]["error"])
-    expected = " or ".join(dict.fromkeys(_expected(details) for details in found))
+    wanted = " or ".join(dict.fromkeys(expected(details) for details in found))
     shown = f", not {first['input']!r}" if _is_shown(first) else ""
-    return f"must be {expected}{shown}"
-
-
-def _expected(details: ErrorDetails) -> str:
-    context = details.get("ctx", {})
-    match details["type"]:
-        case "literal_error" | "enum":
-            return str(context["expected"])
-        case "greater_than":
-            return f"more than {_number(context['gt'])}"
-        case "greater_than_equal":
-            return f"at least {_number(context['ge'])}"
-        case "less_than_equal":
-            return f"at most {_number(context['le'])}"
-        case "string_too_short" | "too_short":
-            return f"at least {_characters(context['min_length'])}"
-        case "string_too_long" | "too_long":
-            return f"at most {_characters(context['max_length'])}"
-        case "string_pattern_mismatch":
-            return f"of the form {context['pattern']}"
-        case kind:
-            return _EXPECTED.get(kind) or f"right ({details['msg']})"
-
-
-def _number(value: float) -> str:
-    return str(int(value) if value == int(value) else value)
-
-
-def _characters(count: int) -> str:
-    return f"{count} character{'' if count == 1 else 's'} long"
+    return f"must be {wanted}{shown}"
 
 
 def _is_shown(details: ErrorDetails) -> bool:

@@ -85,7 +85,7 @@ class FlowControlSettings(Section):
     sheddable_share: float = Field(default=0.5, ge=0, le=1)
     """Part of `max_requests` and `max_bytes` that requests of negative priority may fill."""
     objectives: Annotated[tuple[ObjectiveSettings, ...], each_once("name")] = ()
-    """Objectives by name; one that is not listed means priority 0."""
+    """Objectives by name. A key may name none beside them; one that a trusted peer names beside them is priority 0."""
     classes: Annotated[tuple[FlowClassSettings, ...], each_once("priority")] = ()
     """Priorities with limits of their own."""
     tenant_weights: Annotated[dict[str, float], AfterValidator(_positive)] = Field(default_factory=dict)

@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
 from router.errors import ConfigError
+from router.settings.expected import expected
 from router.settings.section import Section
 from router.settings.words import Count
 
 DIGEST_PREFIX = "sha256:"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_UNSENDABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+"""Line breaks, other control characters, and what is no text: no header field can hold them."""
 _RIGHTS = ("name", "tenant", "objectives", "max_priority", "trusted")
+_DIGITS = 24
+_SHOWN_LENGTH = 40
 _FLAGS = {"true": True, "false": False}
 
 
 def digest(key: str) -> str:
     """SHA-256 of a key as it is compared, lower-case hex."""
     return hashlib.sha256(key.strip().encode()).hexdigest()
+
+
+def sendable(key: str) -> bool:
+    """Whether a client can send this key in a header field."""
+    return _UNSENDABLE.search(key.strip()) is None
 
 
 class RateSettings(Section):
@@ -53,8 +63,8 @@ class ApiKeySettings(Section):
     tenant: str | None = Field(default=None, pattern=r"^[!-~]{1,128}$")
     """Whom its requests are counted for; several keys may have one. Null: the key's name."""
     objectives: tuple[str, ...] = ()
-    """Objectives that it may ask for with `x-llm-d-inference-objective`; the first counts when it asks for none, or for
-    another."""
+    """Objectives, of those in `flow_control.objectives`, that it may ask for with `x-llm-d-inference-objective`; the
+    first counts when it asks for none, or for another."""
     max_priority: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
     """Highest importance that it may ask for with the body's `priority`: higher is more important here, and a body's
     `priority` is vLLM's, where lower is sooner, so 5 allows -5 and up. Null: none."""
@@ -99,6 +109,11 @@ def _text(value: Any) -> str:
         raise ValueError("must be text (put it in quotes)")  # noqa: TRY004 -- pydantic takes ValueError
     if not text.strip():
         raise ValueError("holds an empty key: leave it out, or give at least one character")
+    if not sendable(text):
+        raise ValueError(
+            "holds a key with a line break or another control character, which no client can send in a header: "
+            "give one of printable characters, like that of openssl rand -base64 32"
+        )
     return text
 
 
@@ -126,11 +141,27 @@ ApiKeys = Annotated[
 ]
 
 
-def read_key_file(path: Path, setting: str) -> list[ApiKeySettings]:
+def unlisted(key: ApiKeySettings, objectives: Collection[str]) -> str | None:
+    """What is wrong with a key that may ask for an objective beside `objectives`, those that are configured; else None.
+
+    Such a one would be priority 0 without a word.
+    """
+    odd = next((name for name in key.objectives if name not in objectives), None)
+    if odd is None:
+        return None
+    mend = f"use one of {', '.join(sorted(objectives))}, or add it there" if objectives else "add it there"
+    shown = repr(odd) if len(odd) <= _SHOWN_LENGTH else "a long one"
+    return f"gives the key {key.name} an objective that flow_control.objectives does not list, {shown}: {mend}"
+
+
+def read_key_file(
+    path: Path, setting: str, *, others: Sequence[ApiKeySettings] = (), objectives: Collection[str] = ()
+) -> list[ApiKeySettings]:
     """The keys of a file, one a line: ``KEY`` or ``sha256:HEX``, then any of the rights as ``word=value``.
 
-    ``setting`` names the setting that named the file. Blank lines and lines that begin with ``#`` are skipped; a list
-    of words has commas. Raises `ConfigError`, for a file without keys too: it would leave the router open.
+    ``setting`` names the setting that named the file, ``others`` are keys beside the file's, ``objectives`` those that
+    keys may name. Blank lines and lines that begin with ``#`` are skipped; a list of words has commas. Raises
+    `ConfigError`, for a file without keys too: it would leave the router open.
     """
     try:
         # Some editors put a byte order mark at the beginning, which would become part of the first key.
@@ -141,10 +172,21 @@ def read_key_file(path: Path, setting: str) -> list[ApiKeySettings]:
             f"{setting} names {path}, which cannot be read ({why}): give a readable file with one key a line"
         ) from None
     keys = []
+    known = {key.digest: (key, setting.removesuffix("_file")) for key in others}
     for number, line in enumerate(lines, 1):
         words = line.split()
-        if words and not words[0].startswith("#"):
-            keys.append(_key_of(words, f"{setting} names {path}, whose line {number}"))
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{setting} names {path}, whose line {number}"
+        key = _key_of(words, where)
+        before, place = known.setdefault(key.digest, (key, f"line {number}"))
+        if before != key:
+            raise ConfigError(
+                f"{where} holds the key {key.name} again, with other rights than {place}: keep one of them"
+            )
+        if wrong := unlisted(key, objectives):
+            raise ConfigError(f"{where} {wrong}")
+        keys.append(key)
     if not keys:
         raise ConfigError(
             f"{setting} names {path}, which holds no key and would leave the router open: "
@@ -158,7 +200,8 @@ def _right(name: str, value: str) -> Any:
     if name == "objectives":
         return value.split(",")
     if (name == "max_priority" or name in RateSettings.model_fields) and value.removeprefix("-").isdecimal():
-        return int(value)
+        # No more digits than it takes to be beyond all bounds.
+        return int(value[:_DIGITS])
     return _FLAGS.get(value, value) if name == "trusted" else value
 
 
@@ -173,11 +216,14 @@ def _key_of(words: list[str], where: str) -> ApiKeySettings:
                 "spaces as its digest (`kvrouter hash-key`)"
             )
         held = entry.setdefault("rate", {}) if name in RateSettings.model_fields else entry
+        if name in held:
+            raise ConfigError(f"{where} has {name}= twice: keep one of them")
         held[name] = _right(name, value)
     try:
         return ApiKeySettings.model_validate(entry)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)[0]
-        member = f" {details['loc'][0]}=" if details["loc"] else ""
-        why = str(details["ctx"]["error"]) if details["type"] == "value_error" else f"is wrong ({details['msg']})"
-        raise ConfigError(f"{where}{member} {why}") from None
+        if details["type"] == "value_error":
+            raise ConfigError(f"{where} {details['ctx']['error']}") from None
+        member = next((f" {part}=" for part in reversed(details["loc"]) if isinstance(part, str)), "")
+        raise ConfigError(f"{where}{member} must be {expected(details)}") from None

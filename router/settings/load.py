@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from router.core import Role
 from router.errors import ConfigError
 from router.settings.environment import read_environment
-from router.settings.explain import sentence, unknown
-from router.settings.keys import read_key_file
+from router.settings.explain import named, sentence, unknown
+from router.settings.keys import ApiKeySettings, read_key_file, unlisted
 from router.settings.model import Settings
 from router.settings.sources import Source, from_flags, read_yaml
 from router.wire.hosts import is_loopback
@@ -40,11 +40,13 @@ def load(
     for source in sources:
         merged = _merge(merged, source.values)
     settings = _validate(merged, sources)
+    objectives = [objective.name for objective in settings.flow_control.objectives]
     for name in ("api_keys", "admin_keys"):
-        path = getattr(settings.server, f"{name}_file")
+        path, own = getattr(settings.server, f"{name}_file"), getattr(settings.server, name)
+        _check_objectives(name, own, objectives, merged, sources)
         if path is not None:
-            keys = read_key_file(Path(path), f"server.{name}_file")
-            merged = _merge(merged, {"server": {name: [*getattr(settings.server, name), *keys]}})
+            keys = read_key_file(Path(path), f"server.{name}_file", others=own, objectives=objectives)
+            merged = _merge(merged, {"server": {name: [*own, *keys]}})
             settings = _validate(merged, sources)
     _check_needs(settings)
     return settings
@@ -72,6 +74,22 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def _check_objectives(
+    name: str,
+    keys: Sequence[ApiKeySettings],
+    objectives: Collection[str],
+    merged: Mapping[str, Any],
+    sources: Sequence[Source],
+) -> None:
+    """Keys may name only objectives that are configured. Raises `ConfigError`."""
+    for number, key in enumerate(keys):
+        if wrong := unlisted(key, objectives):
+            written = merged["server"][name]
+            # Of a key that was written twice one is left, and the numbers are others.
+            each = (number,) if isinstance(written, list) and len(written) == len(keys) else ()
+            raise ConfigError(f"{named(('server', name, *each), sources)} {wrong}")
 
 
 def _check_needs(settings: Settings) -> None:

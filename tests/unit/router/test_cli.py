@@ -208,6 +208,25 @@ class TestHashKey:
         monkeypatch.setenv("KVROUTER_SERVER__API_KEYS", shown)
         assert load(flags={"endpoints": [ENGINE]}).server.api_keys[0].digest == digest("s3cret")
 
+    @pytest.mark.parametrize("given", ["one\ntwo\n", "a\r\nb", "a\x00b", "\x1b[A", "\udc80"])
+    def test_what_no_client_can_send_is_not_hashed(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: str
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        said = complaint(capsys, ["hash-key"])
+        assert "which no client can send in a header: pipe one key in" in said
+        assert given not in said
+
+    def test_what_is_no_text_is_not_hashed(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+        assert complaint(capsys, ["hash-key"]).startswith("standard input is not UTF-8 text")
+
+    def test_nor_is_it_a_key_on_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        said = complaint(capsys, ["serve", ENGINE, "--print-config", "--api-key", "one\ntwo"])
+        assert said.startswith("server.api_keys[0] (command line) holds a key with a line break")
+
     def test_nothing_to_hash_is_bad_input(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

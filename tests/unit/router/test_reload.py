@@ -199,6 +199,25 @@ async def test_the_key_file_is_watched_too(config: Path) -> None:
     assert [key.digest for key in new.server.api_keys] == [digest("two")]
 
 
+async def test_a_key_file_that_names_an_unknown_objective_is_not_taken(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = config.with_name("keys")
+    keys.write_text("one name=web objectives=chat\n", encoding="utf-8")
+    config.write_text(
+        "endpoints: ['http://a:1']\nserver: {api_keys_file: keys}\nflow_control: {objectives: [{name: chat}]}\n",
+        encoding="utf-8",
+    )
+    applied = Applied()
+    watching = watcher(config, applied)
+    assert await watching.reload()
+    in_force = watching.current
+    keys.write_text("one name=web objectives=chat\ntwo name=app objectives=chta\n", encoding="utf-8")
+    assert not await watching.reload()
+    assert watching.current == in_force
+    assert "whose line 2 gives the key app an objective that flow_control.objectives does not list" in caplog.text
+
+
 async def test_a_rewritten_picker_configuration_is_applied_though_its_path_stays(config: Path) -> None:
     picker = config.with_name("epc.yaml")
     picker.write_text("one", encoding="utf-8")

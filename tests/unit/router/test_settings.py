@@ -21,6 +21,7 @@ from router.settings.environment import environment_names
 from router.settings.keys import digest
 
 ONE = {"endpoints": ["http://127.0.0.1:8001"]}
+FILE: dict[str, Any] = ONE | {"server": {"api_keys_file": "keys"}}
 DOC = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
@@ -35,6 +36,10 @@ def from_text(
     path = folder / "kv.yaml"
     path.write_text(text, encoding="utf-8")
     return load(path, environ=environ or {}, flags=flags)
+
+
+def objectives(*names: str) -> dict[str, Any]:
+    return {"flow_control": {"objectives": [{"name": name} for name in names]}}
 
 
 def complaint(folder: Path, text: str, environ: Mapping[str, str] | None = None) -> str:
@@ -358,6 +363,39 @@ redis: {url: "redis://:s3cret-4@h/0"}
         assert "s3cret" not in said
 
 
+class TestObjectives:
+    """Those that keys may ask for are those that are configured: a misspelt one would be priority 0 in silence."""
+
+    @pytest.mark.parametrize(
+        ("listed", "mend"), [((), "add it there"), (("chat",), "use one of chat, or add it there")]
+    )
+    @pytest.mark.parametrize("name", ["api_keys", "admin_keys"])
+    def test_a_key_of_the_settings_names_no_other(
+        self, folder: Path, name: str, listed: tuple[str, ...], mend: str
+    ) -> None:
+        keys = ["s3cret", {"key": "s3cret2", "name": "web", "objectives": ["nosuch"]}]
+        text = f"endpoints: ['http://a:1']\nserver:\n  {name}:\n  - s3cret\n  - {json.dumps(keys[1])}\n"
+        assert complaint(folder, text + yaml.safe_dump(objectives(*listed))) == (
+            f"server.{name}[1] (kv.yaml line 5) gives the key web an objective that flow_control.objectives does not "
+            f"list, 'nosuch': {mend}"
+        )
+
+    def test_nor_where_keys_stand_twice_or_in_the_environment(self, folder: Path) -> None:
+        one = {"sha256": digest("k"), "name": "web", "objectives": ["nosuch"]}
+        assert complaint(folder, yaml.safe_dump(ONE | {"server": {"api_keys": ["a", "a", one]}})).startswith(
+            "server.api_keys (kv.yaml line 4) gives the key web an objective"
+        )
+        environ = {"KVROUTER_SERVER__API_KEYS": json.dumps([one])}
+        assert complaint(folder, yaml.safe_dump(ONE), environ).startswith(
+            "server.api_keys[0] (environment variable KVROUTER_SERVER__API_KEYS) gives the key web an objective"
+        )
+
+    def test_those_that_are_listed_it_may(self, folder: Path) -> None:
+        keys = [{"key": "k", "objectives": ["chat", "batch"]}]
+        settings = from_text(folder, yaml.safe_dump(ONE | objectives("batch", "chat") | {"server": {"api_keys": keys}}))
+        assert settings.server.api_keys[0].objectives == ("chat", "batch")
+
+
 class TestFiles:
     def test_a_byte_order_mark_is_no_part_of_the_first_key(self, folder: Path) -> None:
         (folder / "keys").write_bytes(b"\xef\xbb\xbfk1\r\nk2\r\n")
@@ -376,9 +414,7 @@ class TestFiles:
             "k3 trusted=true requests_per_min=60 concurrent=2\n",
             encoding="utf-8",
         )
-        web, plain, gate = from_text(
-            folder, yaml.safe_dump(ONE | {"server": {"api_keys_file": "keys"}})
-        ).server.api_keys
+        web, plain, gate = from_text(folder, yaml.safe_dump(FILE | objectives("chat", "batch"))).server.api_keys
         assert (web.digest, web.name, web.tenant, web.objectives, web.max_priority, web.trusted) == (
             *(digest("k1"), "web", "shop", ("chat", "batch"), 5, False),
         )
@@ -394,17 +430,42 @@ class TestFiles:
             ("s3cret s3cret", "whose line 2 has a word after the key that is no right"),
             ("s3cret sha256=s3cret", "has a word after the key that is no right"),
             ("sha256:s3cret", "whose line 2 holds a digest that is not 64 hex digits"),
-            ("s3cret max_priority=s3cret", "whose line 2 max_priority= is wrong"),
-            ("s3cret trusted=s3cret", "whose line 2 trusted= is wrong"),
+            ("s3cret max_priority=s3cret", "whose line 2 max_priority= must be a whole number"),
+            (f"s3cret max_priority={'9' * 9999}", "whose line 2 max_priority= must be at most 2147483647"),
+            ("s3cret trusted=s3cret", "whose line 2 trusted= must be true or false"),
+            ("s3cret requests_per_min=0", "whose line 2 requests_per_min= must be at least 1"),
+            ("s3cret tokens_per_min=-9", "whose line 2 tokens_per_min= must be at least 1"),
+            ("s3cret concurrent=1.5", "whose line 2 concurrent= must be a whole number"),
+            ("s3cret name=s3cret,", "whose line 2 name= must be of the form"),
+            ("s3cret tenant=a tenant=b", "whose line 2 has tenant= twice: keep one of them"),
+            ("s3cret\x01", "whose line 2 holds a key with a line break or another control character"),
+            (
+                "good name=other",
+                "_file names keys, whose line 2 holds the key other again, with other rights than line 1: keep one",
+            ),
+            (
+                "s3cret name=web objectives=chta",
+                "whose line 2 gives the key web an objective that flow_control.objectives does not list, 'chta': "
+                "use one of batch, chat, or add it there",
+            ),
         ],
     )
     def test_a_mistake_in_a_key_file_names_its_line_and_quotes_nothing(
         self, folder: Path, line: str, said: str
     ) -> None:
         (folder / "keys").write_text(f"good\n{line}\n", encoding="utf-8")
-        complained = complaint(folder, yaml.safe_dump(ONE | {"server": {"api_keys_file": "keys"}}))
+        complained = complaint(folder, yaml.safe_dump(FILE | objectives("chat", "batch")))
         assert said in complained
         assert "s3cret" not in complained
+        assert "Input" not in complained
+
+    def test_a_key_of_the_settings_that_stands_in_the_file_with_other_rights_is_named_there(self, folder: Path) -> None:
+        (folder / "keys").write_text("other\ns3cret name=web\n", encoding="utf-8")
+        server = {"server": {"api_keys": ["s3cret"], "api_keys_file": "keys"}}
+        assert complaint(folder, yaml.safe_dump(ONE | server)) == (
+            "server.api_keys_file names keys, whose line 2 holds the key web again, with other rights than "
+            "server.api_keys: keep one of them"
+        )
 
     def test_a_key_is_a_digest_from_the_moment_it_is_read(self, folder: Path) -> None:
         given = ["k0", f"sha256:{digest('k1')}", {"key": "k2", "name": "web"}, {"sha256": digest("k3")}, "k0"]
@@ -426,6 +487,18 @@ class TestFiles:
     def test_a_missing_key_file_is_named(self, folder: Path) -> None:
         said = complaint(folder, yaml.safe_dump(ONE | {"server": {"api_keys_file": "keys"}}))
         assert said.startswith("server.api_keys_file names keys, which cannot be read")
+
+    @pytest.mark.parametrize("key", ["one\ntwo", "one\r\ntwo", "a\x00b", "a\x7fb", "a\x1bb"])
+    def test_a_key_that_no_client_can_send_is_refused(self, folder: Path, key: str) -> None:
+        for written in (key, {"key": key}):
+            said = complaint(folder, yaml.safe_dump(ONE | {"server": {"api_keys": [written]}}))
+            assert said.startswith(
+                "server.api_keys[0] (kv.yaml line 5) holds a key with a line break or another control"
+            )
+
+    def test_a_key_with_spaces_in_it_can_be_sent(self, folder: Path) -> None:
+        settings = from_text(folder, yaml.safe_dump(ONE | {"server": {"api_keys": [" my key\n"]}}))
+        assert settings.server.api_keys[0].digest == digest("my key")
 
     def test_an_empty_key_is_refused(self, folder: Path) -> None:
         assert "holds an empty key" in complaint(folder, yaml.safe_dump(ONE | {"server": {"api_keys": [" "]}}))
