@@ -151,6 +151,9 @@ def _sentence(one: Judged, action: Action, reason: str, binding: str, known_s: f
     impossible = 1.0 - min(sizing.possible for sizing in one.sizings.values())
     tail = f"; {impossible:.1%} of requests cannot meet it on any variant, even alone" if impossible > 0.001 else ""
     match action:
+        case Action.OUT if reason == "standing":
+            stands_s = one.view.rules.stabilization_s
+            return f"more was asked for within the last {stands_s:g} s, which stands for so long; {rate} now{tail}"
         case Action.OUT:
             return f"what is there does not suffice for {rate}: {binding} binds{tail}"
         case Action.IN | Action.MIXED:

@@ -53,18 +53,23 @@ def judge(view: PoolView) -> Judged:
         for role in roles
     }
     one = Judged(view=view, demand=demand, rate=rate, sizings=sizings, form=form, suffices=False, present=present)
-    return msgspec.structs.replace(one, suffices=_suffices(one))
+    return msgspec.structs.replace(one, suffices=carries(one, present))
 
 
-def _suffices(one: Judged) -> bool:
-    for role in one.form.roles:
+def carries(one: Judged, counts: Mapping[Key, int]) -> bool:
+    """Whether engines of these numbers would do for what must be carried now: in the present form or, where they are
+    complete in another one only, in that."""
+    there = {role for (role, _), count in counts.items() if count}
+    forms = sorted(Form, key=lambda form: form is not one.form)
+    form = next((form for form in forms if there.issuperset(form.roles)), one.form)
+    for role in form.roles:
         sizing = one.sizings.get(role)
         if sizing is None:
             return False
-        counts = one.counts(role, one.present)
-        if sum(counts) < max(one.view.rules.least, 1) or sizing.capacity(counts) < one.rate:
+        its = one.counts(role, counts)
+        if sum(its) < max(one.view.rules.least, 1) or sizing.capacity(its) < one.rate:
             return False
-        if one.view.rules.survive_failures and sizing.most(counts) - sizing.strongest(counts) < one.demand.rate:
+        if one.view.rules.survive_failures and sizing.most(its) - sizing.strongest(its) < one.demand.rate:
             return False
     return True
 

@@ -21,7 +21,8 @@ from router.capacity.performance import Law
 from router.capacity.plan import Action, Key, Plan, PoolView
 from router.capacity.programme import solve, used
 from router.capacity.rationing import rationed
-from router.capacity.resting import below_least, least_of, quiet, woken, zero
+from router.capacity.resting import below_least, least_of, quiet, resting, woken, zero
+from router.capacity.standing import Standing, steadied
 from router.capacity.variants import Variant
 from router.core import Role
 
@@ -34,11 +35,14 @@ class Planner:
 
     def __init__(self) -> None:
         self._past: dict[str, Past] = {}
+        self._standing: dict[str, Standing] = {}
 
     def plan(self, now: float, views: Sequence[PoolView], quotas: Mapping[str, int] | None = None) -> list[Plan]:
         """One plan for each view, in order. `now`: seconds of any clock that does not stand still."""
         for name in self._past.keys() - {view.name for view in views}:
             del self._past[name]
+        for name in self._standing.keys() - {view.name for view in views}:
+            del self._standing[name]
         plans: dict[str, Plan] = {}
         judged: list[Judged] = []
         for view in views:
@@ -85,11 +89,15 @@ class Planner:
         if wanted and (view.demand.held > 0 or not idle):
             if view.demand.rate > _QUIET or view.demand.batch:
                 return None
-            return woken(view)
+            return self._woken(view, now)
         if view.rules.least == 0 and not sum(present.values()):
-            return held(view, "idle", "nobody asks for it")
+            words = (
+                self._standing[view.name].words(now, view.rules.stabilization_s) if view.name in self._standing else ()
+            )
+            return woken(view) if words else held(view, "idle", "nobody asks for it")
         if idle:
             self._past.pop(view.name, None)
+            self._standing.pop(view.name, None)
             return zero(view)
         if below_least(view):
             return woken(view)
@@ -97,7 +105,30 @@ class Planner:
         desired = least_of(view)
         past = self._past.setdefault(view.name, Past())
         past.suffices(now, cost_of(view, desired), desired, view.rules.stabilization_s)
-        return quiet(view)
+        return self._quiet(view, now)
+
+    def _quiet(self, view: PoolView, now: float) -> Plan:
+        """Without traffic too, what was said stands."""
+        standing = self._standing.setdefault(view.name, Standing())
+        stays = standing.staying(view.fleet.present)
+        if stays is not None:
+            return resting(view, Action.IN, "quiet", stays, "no traffic, and less was enough before")
+        words = standing.words(now, view.rules.stabilization_s)
+        more = max(words, key=lambda counts: cost_of(view, counts), default={})
+        desired = {key: max(n, more.get(key, 0)) for key, n in {**more, **view.fleet.present}.items()}
+        if sum(desired.values()) > sum(view.fleet.present.values()):
+            why = f"more was asked for within the last {view.rules.stabilization_s:g} s, which stands for so long"
+            return resting(view, Action.OUT, "standing", desired, why)
+        plan = quiet(view)
+        if plan.action is Action.IN:
+            standing.let_go(plan.present, plan.desired)
+        return plan
+
+    def _woken(self, view: PoolView, now: float) -> Plan:
+        plan = woken(view)
+        if plan.action is Action.WAKE:
+            self._standing.setdefault(view.name, Standing()).asked(now, plan.desired)
+        return plan
 
     # With it
 
@@ -147,25 +178,38 @@ class Planner:
             left = {hardware: free - used(hardware, [need], [solution]) for hardware, free in left.items()}
         full = [hardware for hardware, free in left.items() if free < _least_size(hardware, view.variants)]
         past = self._past[view.name]
+        standing = self._standing.setdefault(view.name, Standing())
+        words = standing.words(now, view.rules.stabilization_s)
         if not one.suffices:
             past.scaled_out(now, one.rate)
-            desired = _more(one, solution)
+            needed = _more(one, solution)
+            standing.asked(now, needed)
+            desired = _standing_too(one, needed, words, left)
             action = Action.OUT if sum(desired.values()) > sum(one.present.values()) else Action.HOLD
             return explained(one, desired, action, "demand", full)
+        stays = standing.enough(one)
+        if stays is not None:
+            return explained(one, stays, Action.IN, "cheaper", full)
         past.suffices(now, solution.cost, solution.counts, view.rules.stabilization_s)
+        there = dict(one.present)
+        desired = _standing_too(one, there, words, left)
+        if sum(desired.values()) > sum(there.values()):
+            return explained(one, desired, Action.OUT, "standing", full)
         greatest = past.greatest()
         if greatest.cost >= cost_of(view, one.present) - 1e-9:
-            return explained(one, dict(one.present), Action.HOLD, "sufficient", full)
+            return explained(one, there, Action.HOLD, "sufficient", full)
         known_s = past.known_s(now)
         if known_s < view.rules.stabilization_s:
-            return explained(one, dict(one.present), Action.HOLD, "stabilizing", full, known_s)
+            return explained(one, there, Action.HOLD, "stabilizing", full, known_s)
         target = greatest.counts
         if any(count > one.present.get(key, 0) for key, count in target.items()):
             desired = {key: max(target.get(key, 0), one.present.get(key, 0)) for key in {*target, *one.present}}
+            standing.asked(now, desired)
             return explained(one, desired, Action.MIXED, "cheaper", full)
         if view.fleet.starting:
-            return explained(one, dict(one.present), Action.HOLD, "starting", full)
+            return explained(one, there, Action.HOLD, "starting", full)
         past.scaled_in(now, one.rate)
+        standing.let_go(one.present, target)
         return explained(one, dict(target), Action.IN, "cheaper", full)
 
 
@@ -226,6 +270,19 @@ def _more(one: Judged, solution: Solution) -> dict[Key, int]:
         for key in {*solution.counts, *one.present}
         if (count := max(solution.counts.get(key, 0), one.present.get(key, 0)))
     }
+
+
+def _standing_too(
+    one: Judged, desired: dict[Key, int], words: Sequence[Mapping[Key, int]], left: Mapping[str, int]
+) -> dict[Key, int]:
+    """With what was asked for lately, where the quotas have that much left."""
+    more = steadied(one, desired, words)
+    for hardware, free in left.items():
+        size = {v.name: v.accelerators for v in one.view.variants if v.hardware == hardware}
+        besides = sum(size.get(key[1], 0) * (count - desired.get(key, 0)) for key, count in more.items())
+        if besides > max(free, 0):
+            return desired
+    return more
 
 
 def _fitting(need: Need, quotas: Mapping[str, int]) -> Solution | None:

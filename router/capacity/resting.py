@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from router.capacity.explanation import held
 from router.capacity.judgement import cost_of, form_of
 from router.capacity.plan import Action, Key, Plan, PoolView
@@ -33,11 +35,12 @@ def woken(view: PoolView) -> Plan:
     if desired == present:
         return held(view, "starting" if view.fleet.starting else "quiet", "what requests wait for is there already")
     waiting = view.demand.held if view.demand else 0
+    lacking = "below its least" if view.rules.least else "requests waited for an engine a short time ago"
     return Plan(
         pool=view.name,
         action=Action.WAKE,
         reason="wake",
-        why=f"{waiting} requests wait for an engine" if waiting else "below its least",
+        why=f"{waiting} requests wait for an engine" if waiting else lacking,
         desired=desired,
         present=present,
         form=form_of(view).value,
@@ -74,13 +77,19 @@ def quiet(view: PoolView) -> Plan:
         return held(view, "quiet", why)
     if view.fleet.starting:
         return held(view, "starting", "no traffic, but engines that were asked for are starting")
+    why = f"no request for {rules.stabilization_s:g} s: the least engines are enough"
+    return resting(view, Action.IN, "quiet", desired, why)
+
+
+def resting(view: PoolView, action: Action, reason: str, desired: Mapping[Key, int], why: str) -> Plan:
+    """A plan that no law was asked for."""
     return Plan(
         pool=view.name,
-        action=Action.IN,
-        reason="quiet",
-        why=f"no request for {rules.stabilization_s:g} s: the least engines are enough",
+        action=action,
+        reason=reason,
+        why=why,
         desired=desired,
-        present=present,
+        present=view.fleet.present,
         form=form_of(view).value,
         cost_per_hour=cost_of(view, desired),
         confidence=1.0,
