@@ -34,41 +34,41 @@ def end(process: subprocess.Popen[str], number: int) -> None:
     process.communicate()
 
 
-def test_it_is_there_for_its_owner_alone_and_gone_afterwards(tmp_path: Path) -> None:
-    with meeting_place([str(tmp_path)]) as folder:
-        assert folder.parent == tmp_path
+def test_it_is_there_for_its_owner_alone_and_gone_afterwards(short_path: Path) -> None:
+    with meeting_place([str(short_path)]) as folder:
+        assert folder.parent == short_path
         assert folder.stat().st_mode & 0o077 == 0
         (folder / "valkey.conf").write_text("port 0")
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
-def test_what_a_killed_owner_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
-    process, left = owner(tmp_path)
+def test_what_a_killed_owner_left_is_taken_away_by_the_next(short_path: Path) -> None:
+    process, left = owner(short_path)
     (left / "valkey.conf").write_text("port 0")
     end(process, signal.SIGKILL)
     assert left.exists()
-    with meeting_place([str(tmp_path)]) as folder:
-        assert list(tmp_path.iterdir()) == [folder]
+    with meeting_place([str(short_path)]) as folder:
+        assert list(short_path.iterdir()) == [folder]
 
 
-def test_what_belongs_to_one_that_lives_stays(tmp_path: Path) -> None:
-    process, theirs = owner(tmp_path)
-    with meeting_place([str(tmp_path)]) as folder:
-        assert sorted(tmp_path.iterdir()) == sorted([folder, theirs])
+def test_what_belongs_to_one_that_lives_stays(short_path: Path) -> None:
+    process, theirs = owner(short_path)
+    with meeting_place([str(short_path)]) as folder:
+        assert sorted(short_path.iterdir()) == sorted([folder, theirs])
     assert theirs.exists()
     end(process, signal.SIGKILL)
 
 
-def test_what_has_no_owner_or_is_no_folder_stays(tmp_path: Path) -> None:
-    (tmp_path / "kvrouter-bare").mkdir()
-    (tmp_path / "kvrouter-file").write_text("mine")
-    elsewhere = tmp_path / "elsewhere"
+def test_what_has_no_owner_or_is_no_folder_stays(short_path: Path) -> None:
+    (short_path / "kvrouter-bare").mkdir()
+    (short_path / "kvrouter-file").write_text("mine")
+    elsewhere = short_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "owner.lock").write_text("")
-    (tmp_path / "kvrouter-link").symlink_to(elsewhere)
-    with meeting_place([str(tmp_path)]):
+    (short_path / "kvrouter-link").symlink_to(elsewhere)
+    with meeting_place([str(short_path)]):
         pass
-    assert {path.name for path in tmp_path.iterdir()} == {
+    assert {path.name for path in short_path.iterdir()} == {
         "kvrouter-bare",
         "kvrouter-file",
         "kvrouter-link",
