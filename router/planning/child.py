@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from router.capacity.planner import Planner
 from router.planning.messages import HEAD_BYTES, Asked, Said, framed
 
+if TYPE_CHECKING:
+    from router.capacity.planner import Planner
 
-def serve(given: BinaryIO, out: BinaryIO) -> None:
-    planner = Planner()
+LACKS = 3
+"""Exit code: what the solver needs cannot be imported."""
+
+
+def serve(planner: Planner, given: BinaryIO, out: BinaryIO) -> None:
     decode = msgspec.msgpack.Decoder(Asked).decode
     while head := given.read(HEAD_BYTES):
         asked = decode(given.read(int.from_bytes(head, "big")))
@@ -27,7 +31,13 @@ def serve(given: BinaryIO, out: BinaryIO) -> None:
 
 
 def main() -> None:
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        from router.capacity.planner import Planner
+    except ImportError as error:
+        if (error.name or "").startswith("router"):
+            raise
+        sys.exit(LACKS)
+    serve(Planner(), sys.stdin.buffer, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

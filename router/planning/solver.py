@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -11,12 +12,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from router.capacity.plan import PoolView
+from router.planning.child import LACKS
 from router.planning.messages import HEAD_BYTES, Asked, Said, framed
 
 logger = logging.getLogger(__name__)
 
 _FIRST_S = 30.0
 """More for the first answer: the solver's libraries are loaded."""
+
+_END_S = 1.0
 
 
 class NoPlan(Exception):
@@ -41,12 +45,30 @@ class Solver:
         try:
             async with asyncio.timeout(self._timeout_s + (_FIRST_S if fresh else 0.0)):
                 return await self._ask(self._process, Asked(self._number, now, views, quotas))
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+        except TimeoutError:
             await self.aclose()
-            raise NoPlan(type(error).__name__) from None
+            raise NoPlan(f"the solver took longer than capacity.timeout_s, {self._timeout_s:g} s") from None
+        except (OSError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+            raise NoPlan(await self._why(error)) from None
         except asyncio.CancelledError:
             await self.aclose()
             raise
+
+    async def _why(self, error: Exception) -> str:
+        """What became of the process, which is ended where it has not."""
+        process = self._process
+        if process is not None and isinstance(error, asyncio.IncompleteReadError | ConnectionError):
+            # It has closed its output, so it has ended or is about to.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await process.wait()
+        code = None if process is None else process.returncode
+        await self.aclose()
+        if code == LACKS:
+            return "scipy or numpy cannot be imported: pip install 'kvrouter[planner]'"
+        if code is not None:
+            return f"the solver's process ended with exit code {code}"
+        return f"the solver's answer could not be read: {type(error).__name__}"
 
     async def _ask(self, process: Process, asked: Asked) -> Said:
         assert process.stdin is not None and process.stdout is not None

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from router.core import Role
+from router.planning.child import LACKS
 from router.planning.solver import NoPlan, Solver
 from tests.support.planning import demand, view
 
@@ -29,3 +35,18 @@ async def test_a_process_that_ends_is_no_plan() -> None:
     solver = Solver(timeout_s=5.0, command=("-c", "pass"))
     with pytest.raises(NoPlan):
         await solver.plan(0.0, [], {})
+
+
+async def test_what_the_solver_lacks_is_said_with_the_mend() -> None:
+    solver = Solver(timeout_s=20.0, command=("-c", f"import sys; sys.exit({LACKS})"))
+    with pytest.raises(NoPlan, match=r"pip install 'kvrouter\[planner\]'"):
+        await solver.plan(0.0, [], {})
+
+
+def test_the_process_says_that_it_lacks_something_by_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "scipy").mkdir()
+    (tmp_path / "scipy" / "__init__.py").write_text("raise ModuleNotFoundError('none', name='scipy')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "router.planning.child"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (LACKS, b"")
