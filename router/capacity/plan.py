@@ -126,3 +126,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def of_role(self, role: Role) -> int:
         return sum(count for (its, _), count in self.desired.items() if its is role)
+
+
+def counted(counts: Mapping[Key, int]) -> str:
+    """``2 prefill h100, 1 decode h100``, or ``none``."""
+    shown = [f"{count} {role.value} {name}" for (role, name), count in sorted(counts.items()) if count]
+    return ", ".join(shown) or "none"

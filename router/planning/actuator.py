@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from router.capacity.plan import Action, Plan
+from router.capacity.plan import Action, Plan, counted
 from router.planning.pools import Starting
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,6 @@ class DryRun(Published):
     async def apply(self, plan: Plan) -> None:
         wanted = dict(plan.desired)
         if plan.action is not Action.HOLD and self._last.get(plan.pool) != wanted:
-            shown = ", ".join(f"{n} {role.value} {name}" for (role, name), n in sorted(wanted.items())) or "none"
-            logger.info("planner, dry run: pool %s would have %s (%s: %s)", plan.pool, shown, plan.reason, plan.why)
+            shown = (plan.pool, counted(wanted), plan.reason, plan.why)
+            logger.info("planner, dry run: pool %s would have %s (%s: %s)", *shown)
         self._last[plan.pool] = wanted

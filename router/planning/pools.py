@@ -1,7 +1,9 @@
 """Pools: which endpoints make one, of which variant each is, and what of it can be counted on. PURE.
 
 A pool is all endpoints that serve the same base model, under that model's name. It is remembered while it is empty, so
-that a pool scaled to zero can be woken. An endpoint's variant is its label ``variant``; without one, it is the first.
+that a pool scaled to zero can be woken. An endpoint's variant is its label ``variant``; without one, it is the first. A
+label that no variant in the file has is a variant of its own: what is there of it counts, as a slow engine until its
+laws are learnt, and no more of it is asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from router.core import EndpointState, EngineEstimate, Health
 DEFAULT = "default"
 LABEL = "variant"
 _MOST = 64
+_MOST_STRANGERS = 16
 
 
 class Starting(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,7 @@ class Pools:
     def __init__(self, variants: Sequence[Variant]) -> None:
         self._variants = {variant.name: variant for variant in variants}
         self._first = next(iter(self._variants), "")
+        self._strangers: dict[str, None] = {}
         self._models: dict[str, str] = {}
         """Model -> pool."""
 
@@ -55,18 +59,33 @@ class Pools:
         return not self._models or model is None or model in self._models
 
     def names(self, states: Sequence[EndpointState], most: int = _MOST) -> list[str]:
-        known = dict.fromkeys([*self._models.values(), *(pool_of(state) for state in states)])
-        return list(known)[:most] or [DEFAULT]
+        """None while endpoints are there of which none has said what it serves."""
+        known = dict.fromkeys([*self._models.values(), *(pool_of(state) for state in states if state.models)])
+        if known:
+            return list(known)[:most]
+        return [] if any(state.health in (Health.HEALTHY, Health.UNKNOWN) for state in states) else [DEFAULT]
+
+    def where(self, state: EndpointState) -> str:
+        """The endpoint's pool; of one that has not said yet what it serves, the only one there is."""
+        return pool_of(state) if state.models else self.of(None)
 
     def variant_of(self, state: EndpointState) -> str:
         named = state.endpoint.labels.get(LABEL, self._first)
-        return named if named in self._variants else self._first
+        if named not in self._variants and named not in self._strangers:
+            if len(self._strangers) >= _MOST_STRANGERS:
+                return self._first
+            self._strangers[named] = None
+        return named
+
+    def strangers(self) -> list[str]:
+        """Variants that endpoints are labelled with and no file tells of, in the order in which they came."""
+        return list(self._strangers)
 
     def fleet(self, pool: str, states: Sequence[EndpointState], starting: Sequence[Starting]) -> Fleet:
         """Draining endpoints and those that are down are not counted on."""
         ready: dict[Key, int] = {}
         for state in states:
-            if pool_of(state) == pool and state.health in (Health.HEALTHY, Health.UNKNOWN):
+            if self.where(state) == pool and state.health in (Health.HEALTHY, Health.UNKNOWN):
                 key = (state.endpoint.role, self.variant_of(state))
                 ready[key] = ready.get(key, 0) + 1
         counts: tuple[dict[Key, int], dict[Key, int]] = ({}, {})
@@ -94,7 +113,7 @@ class Pools:
     ) -> list[Variant]:
         """As the endpoints that carry each have shown it: endpoint id -> profile and estimate; variant -> start-up."""
         found = []
-        for variant in self._variants.values():
+        for variant in [*self._variants.values(), *self._unknown(states)]:
             its = [state for state in states if self.variant_of(state) == variant.name]
             known = [
                 (profiles[state.endpoint.id], min(e.prefill_confidence, e.step_confidence))
@@ -104,6 +123,16 @@ class Pools:
             sizes = [(state.num_blocks or 0) * (state.block_size or 0) for state in its]
             found.append(learnt(variant, known, sizes, startup_s(variant.name)))
         return found
+
+    def _unknown(self, states: Sequence[EndpointState]) -> list[Variant]:
+        """As dear as any, so that nothing known goes for it."""
+        carried = [self.variant_of(state) for state in states]
+        price = max((variant.cost_per_hour for variant in self._variants.values()), default=1.0)
+        return [
+            Variant(name=name, confidence=0.0, cost_per_hour=price, most=carried.count(name))
+            for name in self._strangers
+            if name in carried
+        ]
 
 
 def pool_of(state: EndpointState) -> str:

@@ -14,14 +14,14 @@ import msgspec
 
 from router.capacity.demand import Demand
 from router.capacity.engine_model import EngineModels
-from router.capacity.plan import Action, Plan, PoolView, Rules
+from router.capacity.plan import Action, Key, Plan, PoolView, Rules, counted
 from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
 from router.capacity.variants import Variant
 from router.core import EndpointState, Inflight
 from router.planning.actuator import Actuator
 from router.planning.idleness import Idleness
-from router.planning.pools import DEFAULT, Pools, pool_of
+from router.planning.pools import DEFAULT, Pools
 from router.planning.solver import NoPlan, Solver
 from router.planning.wake import Wake
 from router.ports import Clock
@@ -53,7 +53,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     held: Mapping[str, int] = {}
     actions: Mapping[tuple[str, str], int] = {}
-    """(pool, action) -> plans that changed something."""
+    """(pool, action) -> plans that wanted something else than the one before."""
     startup_s: Mapping[tuple[str, str], float] = {}
     """(pool, variant) -> seconds to the first useful token that are planned with."""
 
@@ -92,6 +92,8 @@ class Planning:
         self._idleness = Idleness()
         self._status = Status()
         self._actions: dict[tuple[str, str], int] = {}
+        self._said: dict[str, tuple[Action, Mapping[Key, int]]] = {}
+        self._warned: set[str] = set()
 
     @property
     def status(self) -> Status:
@@ -126,7 +128,7 @@ class Planning:
         names, now, held = self._pools.names(states), self._clock(), self._wake.held
         self._idleness.kept(names)
         for name in names:
-            its = [state for state in states if pool_of(state) == name]
+            its = [state for state in states if self._pools.where(state) == name]
             self._startups.seen(name, self._pools.engines(its), now)
             # What was held before its model was known may be anybody's.
             waits = held.get(name, 0) + held.get(DEFAULT, 0) > 0
@@ -157,10 +159,9 @@ class Planning:
             return
         for view, plan in zip(views, said.plans, strict=True):
             self._startups.asked(plan.pool, plan.desired, view.fleet.ready, self._clock())
-            if plan.action is not Action.HOLD:
-                key = (plan.pool, plan.action.value)
-                self._actions[key] = self._actions.get(key, 0) + 1
-                logger.info("planner: pool %s: %s (%s): %s", plan.pool, plan.action.value, plan.reason, plan.why)
+            self._tell(plan)
+        for gone in self._said.keys() - {plan.pool for plan in said.plans}:
+            del self._said[gone]
         self._status = Status(
             plans=said.plans,
             made_at=self._clock(),
@@ -175,6 +176,31 @@ class Planning:
             except OSError as error:
                 logger.error("the plan for pool %s cannot be carried out: %s", plan.pool, error.strerror or error)
 
+    def _tell(self, plan: Plan) -> None:
+        """Counts and logs a plan that is another than the last: the same one again is told of once."""
+        said = (plan.action, plan.desired)
+        if self._said.get(plan.pool) == said:
+            return
+        self._said[plan.pool] = said
+        if plan.action is Action.HOLD:
+            return
+        key = (plan.pool, plan.action.value)
+        self._actions[key] = self._actions.get(key, 0) + 1
+        has, wants = counted(plan.present), counted(plan.desired)
+        logger.info(
+            "planner: pool %s: %s (%s): %s -> %s: %s", plan.pool, plan.action.value, plan.reason, has, wants, plan.why
+        )
+
+    def _warn(self) -> None:
+        for name in self._pools.strangers():
+            if name not in self._warned:
+                self._warned.add(name)
+                logger.warning(
+                    "endpoints are labelled variant %s, of which capacity.variants_file tells nothing: they count as "
+                    "slow engines until their laws are learnt, and no more of them are asked for",
+                    name,
+                )
+
     def views(self) -> list[PoolView]:
         """What the planner is asked about now."""
         states = self._states()
@@ -184,7 +210,7 @@ class Planning:
         starting = self._actuator.starting()
         found = []
         for name in self._pools.names(states):
-            its = [state for state in states if pool_of(state) == name]
+            its = [state for state in states if self._pools.where(state) == name]
             variants = self._pools.variants(its, profiles, sure, self._startups.of)
             last = self._traffic.last_arrival(name)
             found.append(
@@ -197,6 +223,7 @@ class Planning:
                     idle_s=self._idleness.of(name, self._clock(), None if last is None else self._wall() - last),
                 )
             )
+        self._warn()
         return found
 
     def _rules(self, states: Sequence[EndpointState]) -> Rules:

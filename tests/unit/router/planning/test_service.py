@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import pytest
 
 from router.capacity.demand import Qos
 from router.capacity.engine_model import EngineModels
@@ -69,10 +71,10 @@ class World:
             wall=lambda: self.now,
         )
 
-    def engine(self, name: str, role: Role = Role.BOTH) -> None:
+    def engine(self, name: str, role: Role = Role.BOTH, **labels: str) -> None:
         self.states.append(
             EndpointState(
-                endpoint=Endpoint(id=name, url=f"http://{name}", role=role),
+                endpoint=Endpoint(id=name, url=f"http://{name}", role=role, labels=labels),
                 health=Health.HEALTHY,
                 models={"m": ModelCard(id="m")},
                 metrics=EndpointMetrics(taken_at=self.now),
@@ -208,3 +210,25 @@ async def test_held_requests_that_just_went_on_count_for_the_pool_that_their_eng
     world.now += 1.0
     await world.planning.cycle()
     assert world.hand.plans[-1].total == 1
+
+
+async def test_the_same_plan_again_is_counted_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.engine("a")
+    world.busy()
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            await world.planning.cycle()
+    told = [record.getMessage() for record in caplog.records if "planner: pool m" in record.getMessage()]
+    assert world.planning.status.actions == {("m", "out"): 1}
+    assert len(told) == 1
+    assert f"1 both big -> {world.hand.plans[0].total} both big" in told[0]
+
+
+async def test_an_unknown_variant_is_warned_of_once_and_published_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.engine("a", variant="odd")
+    for _ in range(2):
+        await world.planning.cycle()
+    assert len([record for record in caplog.records if "variant odd" in record.getMessage()]) == 1
+    assert world.hand.plans[-1].present == {(Role.BOTH, "odd"): 1}
