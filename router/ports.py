@@ -192,5 +192,5 @@ class UpstreamAborted(UpstreamError):
 
 class Waker(Protocol):
     async def until(self, able: Callable[[], bool], model: str | None) -> None:
-        """Returns when `able`, or when there is nothing to wait for or not for any longer."""
+        """Returns when `able`, or when there is nothing to wait for. Raises NoEndpoint when it may wait no longer."""
         ...

@@ -1,7 +1,7 @@
 """Wake: requests held while their pool has no engine, until one serves or their time is over.
 
 Held requests are counted, which is what wakes a pool at zero; they go in the order in which they came. Bounded: beyond
-the most that may wait, a request is answered at once as if nobody planned.
+the most that may wait, a request is refused at once.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+
+from router.errors import NoEndpoint
 
 
 class Wake:
@@ -26,9 +28,15 @@ class Wake:
         """Set when the first one of a pool begins to wait."""
 
     async def until(self, able: Callable[[], bool], model: str | None) -> None:
-        """Returns when `able`, or when nothing more can be hoped for."""
-        if able() or not self._knows(model) or self.held.total() >= self._most:
+        """Returns when `able`, and at once for a model that no pool serves. Raises NoEndpoint, which names the setting
+        that ended the waiting."""
+        if able() or not self._knows(model):
             return
+        if self.held.total() >= self._most:
+            raise NoEndpoint(
+                f"No engine serves this model yet; one is being started, and {self._most} requests wait for engines "
+                "already, which is the most that may (capacity.max_held): ask again later."
+            )
         pool = self._pool_of(model)
         self.held[pool] += 1
         self.asked.set()
@@ -37,7 +45,10 @@ class Wake:
                 while not able():
                     await self._event.wait()
         except TimeoutError:
-            return
+            raise NoEndpoint(
+                f"No engine serves this model yet; one is being started, and has not come up in the {self._wait_s:g} s "
+                "that a request waits (capacity.hold_s): ask again later."
+            ) from None
         finally:
             self.held[pool] -= 1
             if not self.held[pool]:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from router.errors import NoEndpoint
 from router.planning.wake import Wake
 
 
@@ -31,10 +34,12 @@ async def test_nobody_waits_beyond_the_most_nor_for_an_unknown_model_nor_for_eve
     its = wake(most=1, wait_s=0.01)
     first = asyncio.create_task(its.until(lambda: False, "m"))
     await asyncio.sleep(0)
-    await its.until(lambda: False, "m")
+    with pytest.raises(NoEndpoint, match=r"being started, and 1 requests wait.*capacity\.max_held"):
+        await its.until(lambda: False, "m")
     await its.until(lambda: False, "unknown")
     assert its.held == {"m": 1}
-    await first
+    with pytest.raises(NoEndpoint, match=r"being started.*0\.01 s.*capacity\.hold_s"):
+        await first
     assert not its.held
 
 
