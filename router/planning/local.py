@@ -1,16 +1,19 @@
 """LocalEngines: engines as processes of this machine, for demonstrations and single servers.
 
 An actuator and a discovery at once: what it starts joins the pool when it answers ``/health``. A scale-in drains first:
-the endpoint gets nothing new, and its process ends when its last request has, never sooner.
+the endpoint gets nothing new, and its process ends when its last request has, never sooner. After a failed start the
+next of its kind waits, each time for twice as long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from router.capacity.plan import Key, Plan
 from router.planning.pools import DEFAULT, LABEL, Starting
@@ -24,10 +27,21 @@ _POLL_S = 0.2
 _SETTLE_S = 2.0
 """A drained engine must have been idle for so long: a hand-off may still be on its way to it."""
 _STOP_S = 10.0
+_LONGEST_PAUSE_S = 300.0
+_MOST_HEARD = 4096
+_MOST_SAID = 300
 _HOST = "127.0.0.1"
 
 Answers = Callable[[str], Awaitable[bool]]
 """Whether the engine at that address is healthy."""
+
+
+class _Failures(NamedTuple):
+    """Of one kind of engine, one after the other."""
+
+    times: int
+    until: float
+    """Before then none is started."""
 
 
 class _Engine:
@@ -41,6 +55,9 @@ class _Engine:
         self.serving = False
         self.draining = False
         self.task: asyncio.Task[None] | None = None
+        self.ear: asyncio.Task[None] | None = None
+        self.heard = b""
+        """The end of what it wrote to its standard error."""
 
 
 class LocalEngines:
@@ -66,6 +83,7 @@ class LocalEngines:
         self._startup_s = startup_s
         self._engines: dict[str, _Engine] = {}
         self._number = 0
+        self._failures: dict[Key, _Failures] = {}
         self._changed = asyncio.Event()
 
     # Actuator
@@ -87,17 +105,19 @@ class LocalEngines:
             wanted = max(plan.desired.get(key, 0) - others, 0)
             for engine in own[key]:
                 if self._overdue(engine) and not engine.serving:
-                    logger.warning("engine %s did not come up: it is ended", engine.name)
+                    self._failed(engine, "did not come up: it is ended")
                     self._retire(engine)
                     own[key] = [e for e in own[key] if e is not engine]
             for _ in range(wanted - len(own[key])):
+                if key in self._failures and self._clock() < self._failures[key].until:
+                    break
                 await self._start(key, plan.pool)
             idle_first = sorted(own[key], key=lambda e: (e.serving, self._busy(e.name)))
             for engine in idle_first[: max(len(own[key]) - wanted, 0)]:
                 self._retire(engine)
 
     async def aclose(self) -> None:
-        tasks = [engine.task for engine in self._engines.values() if engine.task is not None]
+        tasks = [task for e in self._engines.values() for task in (e.task, e.ear) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -130,21 +150,47 @@ class LocalEngines:
         places = {"port": str(port), "role": role.value, "variant": variant}
         arguments = [part.format_map(places) for part in self._command]
         # Its standard input is a leash: commands that watch it end when this process does.
-        engine.process = await asyncio.create_subprocess_exec(*arguments, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL)
+        try:
+            engine.process = await asyncio.create_subprocess_exec(*arguments, stdin=PIPE, stdout=DEVNULL, stderr=PIPE)
+        except OSError as error:
+            self._failed(engine, f"cannot be started ({error.strerror or error}): mend capacity.local_command")
+            return
         self._engines[engine.name] = engine
-        engine.task = asyncio.create_task(self._rise(engine), name=f"engine {engine.name}")
+        engine.ear = asyncio.create_task(_hear(engine, engine.process), name=f"engine {engine.name} says")
+        engine.task = asyncio.create_task(self._rise(engine, engine.process), name=f"engine {engine.name}")
         logger.info("engine %s starts at %s", engine.name, engine.url)
 
-    async def _rise(self, engine: _Engine) -> None:
+    async def _rise(self, engine: _Engine, process: Process) -> None:
         while not await self._answers(engine.url):
-            if engine.process is None or engine.process.returncode is not None:
-                logger.error("engine %s ended while it started", engine.name)
+            if process.returncode is not None:
+                if engine.ear is not None:
+                    # Children of its own may hold the pipe open.
+                    await asyncio.wait([engine.ear], timeout=_POLL_S)
+                    await _silence(engine)
+                self._failed(engine, f"ended while it started, with exit code {process.returncode}")
                 del self._engines[engine.name]
                 return
             await asyncio.sleep(_POLL_S)
         engine.serving = True
+        self._failures.pop(engine.key, None)
         self._changed.set()
         logger.info("engine %s serves after %.1f s", engine.name, self._clock() - engine.begun_at)
+
+    def _failed(self, engine: _Engine, what: str) -> None:
+        """Tells of it, and lets the next start of its kind wait for twice as long as the last."""
+        before = self._failures.get(engine.key, _Failures(0, 0.0)).times
+        pause_s = min(2.0**before, _LONGEST_PAUSE_S)
+        self._failures[engine.key] = _Failures(before + 1, self._clock() + pause_s)
+        lines = engine.heard.decode("utf-8", "replace").strip().splitlines()
+        said = f'; it said last: "{lines[-1].strip()[:_MOST_SAID]}"' if lines else ""
+        logger.error(
+            "engine %s (%s) %s%s; the next is started in %.0f s at the earliest",
+            engine.name,
+            _program(self._command),
+            what,
+            said,
+            pause_s,
+        )
 
     def _retire(self, engine: _Engine) -> None:
         engine.draining = True
@@ -163,8 +209,27 @@ class LocalEngines:
         engine.serving = False
         self._changed.set()
         await _end(engine.process)
+        await _silence(engine)
         self._engines.pop(engine.name, None)
         logger.info("engine %s is gone", engine.name)
+
+
+def _program(command: Sequence[str]) -> str:
+    """The command up to its first option: what follows may be a secret."""
+    return " ".join(itertools.takewhile(lambda word: not word.startswith("-"), command)) or command[0]
+
+
+async def _hear(engine: _Engine, process: Process) -> None:
+    """Keeps its standard error empty, and the end of what came."""
+    assert process.stderr is not None
+    while part := await process.stderr.read(_MOST_HEARD):
+        engine.heard = (engine.heard + part)[-_MOST_HEARD:]
+
+
+async def _silence(engine: _Engine) -> None:
+    if engine.ear is not None:
+        engine.ear.cancel()
+        await asyncio.gather(engine.ear, return_exceptions=True)
 
 
 async def _end(process: Process | None) -> None:
