@@ -112,10 +112,8 @@ def _show(shown: dict[str, Any], console: Console) -> None:
         if plan["marginal"]:
             console.print(f"  {plan['marginal']}.", highlight=False)
         for other in plan["alternatives"]:
-            price = (
-                "cannot meet the objective" if other["cost_per_hour"] is None else f"{other['cost_per_hour']:g} an hour"
-            )
-            console.print(f"  rejected: {other['what']}: {price}", highlight=False)
+            price = "" if other["cost_per_hour"] is None else f"{other['cost_per_hour']:g} an hour: "
+            console.print(f"  rejected: {other['what']}: {price}{other['why']}", highlight=False)
     if shown["stale_s"] is not None:
         console.print(f"\nmade {shown['stale_s']:.0f} s ago", highlight=False)
 

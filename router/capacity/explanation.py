@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from router.capacity.judgement import Judged, cost_of
 from router.capacity.need import Form
 from router.capacity.plan import Action, Alternative, Key, Plan, PoolView
+from router.capacity.variants import Variant
 from router.core import Role
+
+
+class Scarce(NamedTuple):
+    """What quotas leave to a pool."""
+
+    full: Sequence[str]
+    """Hardware of which not one engine more can be had."""
+    room: Mapping[str, int]
+    """Hardware -> accelerators that the pool may have, with those it has."""
 
 
 def held(view: PoolView, reason: str, why: str) -> Plan:
@@ -31,14 +42,14 @@ def explained(
     desired: Mapping[Key, int],
     action: Action,
     reason: str,
-    full: Sequence[str],
+    scarce: Scarce,
     known_s: float = 0.0,
 ) -> Plan:
-    """`full`: hardware whose quota is used up; `known_s`: for how long less has been seen to be enough."""
+    """`known_s`: for how long less has been seen to be enough."""
     view = one.view
     desired = {key: count for key, count in desired.items() if count}
     form = _form_of(desired, one.form)
-    binding, role, variant = _binding(one, desired, form, full)
+    binding, role, variant = _binding(one, desired, form, scarce.full)
     attainment = _attained(one, desired, form)
     return Plan(
         pool=view.name,
@@ -49,8 +60,8 @@ def explained(
         present=one.present,
         form=form.value,
         binding=binding,
-        marginal=_marginal(one, desired, form, role, variant, attainment),
-        alternatives=_alternatives(one, form),
+        marginal=_marginal(one, desired, form, role, variant, attainment, binding),
+        alternatives=_alternatives(one, desired, scarce.room),
         attainment=attainment,
         attainment_now=_attained(one, view.fleet.ready, one.form),
         rate=one.rate,
@@ -96,18 +107,26 @@ def _one_less(counts: Sequence[int], one: Judged, variant: str | None) -> list[i
 
 
 def _marginal(
-    one: Judged, desired: Mapping[Key, int], form: Form, role: Role, variant: str | None, attainment: float | None
+    one: Judged,
+    desired: Mapping[Key, int],
+    form: Form,
+    role: Role,
+    variant: str | None,
+    attainment: float | None,
+    binding: str,
 ) -> str:
     if variant is None or attainment is None:
         return ""
     fewer = dict(desired)
     fewer[role, variant] -= 1
-    left = _attained(one, fewer, form)
-    saved = _price(one.view, variant)
-    return (
-        f"without one {role.value} engine of {variant} {0.0 if left is None else left:.1%} of requests would meet the "
-        f"objective, not {attainment:.1%}; it costs {saved:g} an hour"
-    )
+    left = _attained(one, fewer, form) or 0.0
+    saved = f"it costs {_price(one.view, variant):g} an hour"
+    without = f"without one {role.value} engine of {variant}"
+    for digits in (1, 2, 3):
+        less, all_ = f"{left:.{digits}%}", f"{attainment:.{digits}%}"
+        if less != all_:
+            return f"{without} {less} of requests would meet the objective, not {all_}; {saved}"
+    return f"{without} as many requests would meet the objective, {attainment:.1%}; {saved}, and {binding} keeps it"
 
 
 def _attained(one: Judged, counts: Mapping[Key, int], form: Form) -> float | None:
@@ -121,29 +140,41 @@ def _attained(one: Judged, counts: Mapping[Key, int], form: Form) -> float | Non
     return share
 
 
-def _alternatives(one: Judged, chosen: Form) -> list[Alternative]:
-    """Each variant alone in each form, at its least number."""
+def _alternatives(one: Judged, desired: Mapping[Key, int], room: Mapping[str, int]) -> list[Alternative]:
+    """Each variant alone in each form, at its least number, but for what is desired."""
     found = []
+    cost = cost_of(one.view, desired)
     for form in Form:
         if not all(role in one.sizings for role in form.roles):
             continue
         for index, variant in enumerate(one.view.variants):
             numbers = [one.sizings[role].alone[index] if role in variant.roles else None for role in form.roles]
-            known = [number for number in numbers if number is not None]
-            words = " and ".join(
-                f"{number} {role.value}" for number, role in zip(numbers, form.roles, strict=True) if number is not None
-            )
-            possible = len(known) == len(numbers)
-            found.append(
-                Alternative(
-                    what=f"{form.value}, {words} of {variant.name}"
-                    if possible
-                    else f"{form.value}, {variant.name} alone",
-                    cost_per_hour=variant.cost_per_hour * sum(known) if possible else None,
-                )
-            )
+            known = [max(number, one.view.rules.least) for number in numbers if number is not None]
+            if len(known) < len(numbers):
+                why = "cannot meet the objective"
+                found.append(Alternative(what=f"{form.value}, {variant.name} alone", cost_per_hour=None, why=why))
+                continue
+            counts = {(role, variant.name): number for role, number in zip(form.roles, known, strict=True)}
+            if counts != desired:
+                words = " and ".join(f"{number} {role.value}" for (role, _), number in counts.items())
+                what, price = f"{form.value}, {words} of {variant.name}", variant.cost_per_hour * sum(known)
+                against = _against(one, variant, known, price - cost, room)
+                found.append(Alternative(what=what, cost_per_hour=price, why=against))
     found.sort(key=lambda each: math.inf if each.cost_per_hour is None else each.cost_per_hour)
     return found[:6]
+
+
+def _against(one: Judged, variant: Variant, numbers: Sequence[int], dearer: float, room: Mapping[str, int]) -> str:
+    taken, has = variant.accelerators * sum(numbers), room.get(variant.hardware or "")
+    if has is not None and taken > has:
+        return f"over the quota, it takes {taken} {variant.hardware} of {has} that may be had"
+    if max(numbers) > one.view.rules.most or sum(numbers) > variant.most:
+        return "more engines than may be had"
+    if dearer > 1e-9:
+        return f"dearer by {dearer:g} an hour"
+    if dearer > -1e-9:
+        return "no cheaper"
+    return "cheaper, but engines that are there stay until less has been enough for long and a change pays"
 
 
 def _sentence(one: Judged, action: Action, reason: str, binding: str, known_s: float) -> str:

@@ -92,6 +92,8 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     cost_per_hour: float | None
     """None: it cannot meet the objective at all."""
+    why: str = ""
+    """What speaks against it."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

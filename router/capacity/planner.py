@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from router.capacity.explanation import explained, held
+from router.capacity.explanation import Scarce, explained, held
 from router.capacity.judgement import Judged, cost_of, judge
 from router.capacity.need import Need, Solution, Unsolved
 from router.capacity.past import Past
@@ -176,7 +176,10 @@ class Planner:
             beside = {hardware: free - used(hardware, [need], [_as_is(one)]) for hardware, free in left.items()}
             solution = rationed([one], beside)[0]
             left = {hardware: free - used(hardware, [need], [solution]) for hardware, free in left.items()}
-        full = [hardware for hardware, free in left.items() if free < _least_size(hardware, view.variants)]
+        scarce = Scarce(
+            full=[hardware for hardware, free in left.items() if free < _least_size(hardware, view.variants)],
+            room={hardware: free + used(hardware, [need], [solution]) for hardware, free in left.items()},
+        )
         past = self._past[view.name]
         standing = self._standing.setdefault(view.name, Standing())
         words = standing.words(now, view.rules.stabilization_s)
@@ -184,33 +187,33 @@ class Planner:
             past.scaled_out(now, one.rate)
             needed = _more(one, solution)
             standing.asked(now, needed)
-            desired = _standing_too(one, needed, words, left)
+            desired = steadied(one, needed, words, left)
             action = Action.OUT if sum(desired.values()) > sum(one.present.values()) else Action.HOLD
-            return explained(one, desired, action, "demand", full)
+            return explained(one, desired, action, "demand", scarce)
         stays = standing.enough(one)
         if stays is not None:
-            return explained(one, stays, Action.IN, "cheaper", full)
+            return explained(one, stays, Action.IN, "cheaper", scarce)
         past.suffices(now, solution.cost, solution.counts, view.rules.stabilization_s)
         there = dict(one.present)
-        desired = _standing_too(one, there, words, left)
+        desired = steadied(one, there, words, left)
         if sum(desired.values()) > sum(there.values()):
-            return explained(one, desired, Action.OUT, "standing", full)
+            return explained(one, desired, Action.OUT, "standing", scarce)
         greatest = past.greatest()
         if greatest.cost >= cost_of(view, one.present) - 1e-9:
-            return explained(one, there, Action.HOLD, "sufficient", full)
+            return explained(one, there, Action.HOLD, "sufficient", scarce)
         known_s = past.known_s(now)
         if known_s < view.rules.stabilization_s:
-            return explained(one, there, Action.HOLD, "stabilizing", full, known_s)
+            return explained(one, there, Action.HOLD, "stabilizing", scarce, known_s)
         target = greatest.counts
         if any(count > one.present.get(key, 0) for key, count in target.items()):
             desired = {key: max(target.get(key, 0), one.present.get(key, 0)) for key in {*target, *one.present}}
             standing.asked(now, desired)
-            return explained(one, desired, Action.MIXED, "cheaper", full)
+            return explained(one, desired, Action.MIXED, "cheaper", scarce)
         if view.fleet.starting:
-            return explained(one, there, Action.HOLD, "starting", full)
+            return explained(one, there, Action.HOLD, "starting", scarce)
         past.scaled_in(now, one.rate)
         standing.let_go(one.present, target)
-        return explained(one, dict(target), Action.IN, "cheaper", full)
+        return explained(one, dict(target), Action.IN, "cheaper", scarce)
 
 
 def _need(one: Judged, rate: float) -> Need:
@@ -270,19 +273,6 @@ def _more(one: Judged, solution: Solution) -> dict[Key, int]:
         for key in {*solution.counts, *one.present}
         if (count := max(solution.counts.get(key, 0), one.present.get(key, 0)))
     }
-
-
-def _standing_too(
-    one: Judged, desired: dict[Key, int], words: Sequence[Mapping[Key, int]], left: Mapping[str, int]
-) -> dict[Key, int]:
-    """With what was asked for lately, where the quotas have that much left."""
-    more = steadied(one, desired, words)
-    for hardware, free in left.items():
-        size = {v.name: v.accelerators for v in one.view.variants if v.hardware == hardware}
-        besides = sum(size.get(key[1], 0) * (count - desired.get(key, 0)) for key, count in more.items())
-        if besides > max(free, 0):
-            return desired
-    return more
 
 
 def _fitting(need: Need, quotas: Mapping[str, int]) -> Solution | None:

@@ -61,8 +61,9 @@ class Standing:
         return None
 
 
-def steadied(one: Judged, desired: Counts, words: Iterable[Counts]) -> dict[Key, int]:
-    """In each role the dearest of what is needed now and what stands, if it carries as much; nothing present goes."""
+def steadied(one: Judged, desired: Counts, words: Iterable[Counts], left: Mapping[str, int]) -> dict[Key, int]:
+    """In each role the dearest of what is needed now and what stands, if it carries as much and the quotas have
+    that much left; nothing present goes. `left`: hardware -> accelerators beside what is desired."""
     found = {key: count for key, count in desired.items() if key[0] not in one.form.roles}
     for role in one.form.roles:
         best = {key: count for key, count in desired.items() if key[0] is role}
@@ -76,4 +77,10 @@ def steadied(one: Judged, desired: Counts, words: Iterable[Counts]) -> dict[Key,
             if dearer and bounded and one.sizings[role].capacity(one.counts(role, other)) >= enough:
                 best = other
         found |= best
-    return {key: count for key, count in found.items() if count}
+    found = {key: count for key, count in found.items() if count}
+    for hardware, free in left.items():
+        size = {v.name: v.accelerators for v in one.view.variants if v.hardware == hardware}
+        besides = sum(size.get(key[1], 0) * (count - desired.get(key, 0)) for key, count in found.items())
+        if besides > max(free, 0):
+            return {key: count for key, count in desired.items() if count}
+    return found

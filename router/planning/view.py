@@ -115,7 +115,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "rate": plan.rate,
         "cost_per_hour": plan.cost_per_hour,
         "confidence": plan.confidence,
-        "alternatives": [{"what": a.what, "cost_per_hour": a.cost_per_hour} for a in plan.alternatives],
+        "alternatives": [{"what": a.what, "cost_per_hour": a.cost_per_hour, "why": a.why} for a in plan.alternatives],
     }
 
 

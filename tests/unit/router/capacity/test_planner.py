@@ -14,6 +14,8 @@ from router.core import Role
 from tests.support.planning import CHAT, Day, demand, variant, view
 
 BIG = (Role.BOTH, "big")
+SMALL = variant("small", speed=0.3, hardware="l40s", cost_per_hour=2.0, kv_tokens=100_000)
+TALL = variant("tall", hardware="h100", accelerators=4, cost_per_hour=10.0)
 
 
 def test_what_does_not_suffice_is_added_to_at_once_and_the_plan_says_why() -> None:
@@ -186,8 +188,22 @@ def test_alternatives_are_named_with_their_price() -> None:
     variants = [variant("dear", cost_per_hour=9.0), variant("cheap", cost_per_hour=2.0)]
     plan = Planner().plan(0.0, [view(demand(6.0), {}, variants=variants, rules=Rules(disaggregated=True))])[0]
     prices = [each.cost_per_hour for each in plan.alternatives if each.cost_per_hour is not None]
-    assert len(plan.alternatives) == 4
+    assert len(plan.alternatives) == 3
     assert prices == sorted(prices)
+    assert [each.why for each in plan.alternatives] == ["no cheaper", *["dearer by 21 an hour"] * 2]
+
+
+def test_what_is_chosen_is_not_among_the_rejected_and_what_a_quota_forbids_is_marked() -> None:
+    plan = Planner().plan(0.0, [view(demand(0.1), {(Role.BOTH, "tall"): 1}, variants=[TALL, SMALL])], {"l40s": 0})[0]
+    assert {each.what: each.why for each in plan.alternatives} == {
+        "aggregated, 2 both of small": "over the quota, it takes 2 l40s of 0 that may be had"
+    }
+
+
+def test_an_engine_that_chance_would_not_miss_is_said_to_be_there_for_what_binds() -> None:
+    plan = Planner().plan(0.0, [view(demand(0.01), {BIG: 3}, rules=Rules(least=3))])[0]
+    assert "as many requests would meet the objective, 100.0%" in plan.marginal
+    assert "minimum keeps it" in plan.marginal
 
 
 def test_steady_load_with_noise_is_left_alone() -> None:
@@ -259,10 +275,6 @@ def test_a_day_is_followed_up_and_down_without_flapping() -> None:
     assert max(totals) > 1.6 * min(totals[8:])
     turns = [later - earlier for earlier, later in itertools.pairwise(totals) if later != earlier]
     assert sum((a > 0) != (b > 0) for a, b in itertools.pairwise(turns)) <= 4
-
-
-SMALL = variant("small", speed=0.3, hardware="l40s", cost_per_hour=2.0, kv_tokens=100_000)
-TALL = variant("tall", hardware="h100", accelerators=4, cost_per_hour=10.0)
 
 
 @pytest.mark.parametrize("rate", [5.0, 8.0, 30.0])
