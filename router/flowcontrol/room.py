@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from router.core import EndpointState, EngineEstimate, Inflight, Role
+from router.core import EndpointState, EngineEstimate, Role
 from router.flowcontrol.entries import Lane
 from router.flowcontrol.saturation import Detector, Seen
 from router.inflight import InflightTracker, summed
@@ -40,15 +40,14 @@ class Gauge:
         load = own if others is None else summed(own, others)
         if self.held.busy:
             load = summed(load, self.held.get(name))
-        if spare and load.requests:
-            load = summed(load, Inflight(spare))
-        saturation = self.detector.saturation(Seen(state, load, None, now))
+        seen = Seen(state, load, None, now, spare if load.requests else 0)
+        saturation = self.detector.saturation(seen)
         if saturation < 1.0:
             return saturation
         estimate = self._estimates(name)
         if estimate is None:
             return saturation
-        return self.detector.saturation(Seen(state, load, load.requests - estimate.decoding, now))
+        return self.detector.saturation(seen._replace(unanswered=seen.requests - estimate.decoding))
 
     def decode_room(self, states: Sequence[EndpointState], now: float, spare: int = 0) -> bool:
         """One that may decode has room for more than `spare`, or is idle."""

@@ -28,8 +28,14 @@ class Seen(NamedTuple):
     inflight: Inflight
     """This router's and all others'."""
     unanswered: int | None
-    """Of `inflight.requests`, those whose first token has not been seen; None when unknown."""
+    """Of `requests`, those whose first token has not been seen; None when unknown."""
     now: float
+    spare: int = 0
+    """Requests that are taken to be there too, beside `inflight`; none of them has begun."""
+
+    @property
+    def requests(self) -> int:
+        return self.inflight.requests + self.spare
 
 
 class Detector(Protocol):
@@ -96,7 +102,7 @@ class UtilizationDetector:
         if metrics is None or seen.now - metrics.taken_at > self._max_age_s:
             return 0.0
         watched = self._watch.look(seen)
-        since = seen.inflight.requests - watched.requests_then
+        since = seen.requests - watched.requests_then
         waiting = metrics.waiting or 0.0
         if waiting <= 0.0:
             limit = UNKNOWN_LIMIT if watched.limit is None else watched.limit
@@ -123,14 +129,14 @@ class ConcurrencyDetector:
         inflight = seen.inflight
         tokens = 0.0 if self._max_tokens is None else inflight.tokens / self._max_tokens
         if self._max_requests is not None:
-            requests = inflight.requests / self._max_requests
+            requests = seen.requests / self._max_requests
         else:
             requests = self._beyond_what_it_runs(seen)
         return requests if requests > tokens else tokens
 
     def _beyond_what_it_runs(self, seen: Seen) -> float:
         limit = self._watch.look(seen).limit
-        beyond = seen.inflight.requests - (UNKNOWN_LIMIT if limit is None else limit)
+        beyond = seen.requests - (UNKNOWN_LIMIT if limit is None else limit)
         if beyond <= 0:
             return 0.0
         if seen.unanswered is not None and seen.unanswered < beyond:
