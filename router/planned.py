@@ -6,6 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from string import Formatter
 from typing import NamedTuple
 
 import httpx
@@ -15,8 +16,8 @@ from router.capacity.engine_model import EngineModels
 from router.capacity.plan import Rules
 from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
-from router.capacity.variants import Variant, VariantError, read
-from router.core import InferenceRequest
+from router.capacity.variants import Variant, VariantError, read, serves
+from router.core import InferenceRequest, Role
 from router.errors import ConfigError
 from router.inflight import InflightTracker
 from router.plain_yaml import NotYaml, load
@@ -63,6 +64,7 @@ def planned(
     if settings.server.workers > 1:
         raise ConfigError("capacity.planner needs all traffic in one process: set server.workers to 1")
     variants = _variants(chosen)
+    _check(chosen, variants)
     pools, traffic, startups = Pools(variants), Traffic(), Startups()
     wake = Wake(most=chosen.max_held, wait_s=chosen.hold_s, pool_of=pools.of, knows=pools.knows)
     actuator, discoveries = _actuator(chosen, variants, pool, inflight, clock)
@@ -87,6 +89,55 @@ def planned(
 
     listener = Listener(traffic, startups, pool_of=pools.of, qos_of=qos_of, wall=time.time)
     return Planned(planning, wake, listener, startups, discoveries)
+
+
+def _check(chosen: CapacitySettings, variants: tuple[Variant, ...]) -> None:
+    """What one setting says of another. Raises `ConfigError`."""
+    if chosen.min_engines > chosen.max_engines:
+        raise ConfigError(
+            f"capacity.min_engines is {chosen.min_engines}, above capacity.max_engines, {chosen.max_engines}: "
+            "raise the one or lower the other"
+        )
+    whole, apart = serves(variants, [Role.BOTH]), serves(variants, [Role.PREFILL, Role.DECODE])
+    able = {"aggregated": whole, "disaggregated": apart}.get(chosen.form, whole or apart)
+    if not able:
+        needed = {"aggregated": "both", "disaggregated": "prefill and decode"}.get(
+            chosen.form, "both, or prefill and decode"
+        )
+        raise ConfigError(f"capacity.variants_file: no variant has the role {needed}: give one to its roles")
+    known = sorted({variant.hardware for variant in variants if variant.hardware})
+    for hardware in chosen.quotas:
+        if hardware not in known:
+            raise ConfigError(
+                f"capacity.quotas: no variant in capacity.variants_file has the hardware {hardware}: "
+                f"{'it is one of ' + ', '.join(known) if known else 'give one that as its hardware'}"
+            )
+
+
+def _command(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises `ConfigError` for one that could not be filled in."""
+    example = "like [kvrouter, sim, --port, '{port}', --role, '{role}']"
+    if not words:
+        raise ConfigError(f"capacity.local_command is empty: give the command that starts one engine, {example}")
+    found: set[str] = set()
+    for word in words:
+        try:
+            found |= {name for _, name, _, _ in Formatter().parse(word) if name is not None}
+        except ValueError:
+            raise ConfigError(
+                f"capacity.local_command: {word}: write a brace that is meant as one as {{{{ or }}}}"
+            ) from None
+    strange = sorted(found - {"port", "role", "variant"})
+    if strange:
+        raise ConfigError(
+            f"capacity.local_command: nothing is known by the name of {{{strange[0]}}}: "
+            "it may hold {port}, {role} and {variant}"
+        )
+    if "port" not in found:
+        raise ConfigError(
+            f"capacity.local_command has no {{port}}, so engines would not know where to listen: {example}"
+        )
+    return words
 
 
 def _options(chosen: CapacitySettings) -> PlanningOptions:
@@ -136,14 +187,9 @@ def _actuator(
         case "dry-run":
             return DryRun(), {}
         case _:
-            if not chosen.local_command:
-                raise ConfigError(
-                    "capacity.local_command is empty: give the command that starts one engine, like "
-                    "[kvrouter, sim, --port, '{port}', --role, '{role}']"
-                )
             startups = {variant.name: variant.startup_s for variant in variants}
             local = LocalEngines(
-                chosen.local_command,
+                _command(chosen.local_command),
                 pool=pool,
                 answers=_healthy,
                 busy=lambda name: inflight.get(name).requests,

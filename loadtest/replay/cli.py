@@ -120,9 +120,7 @@ def replay(
             help=f"Compare laws of scaling under the first --policy: {', '.join(LAWS)}. May be repeated.",
         ),
     ] = None,
-    startup: Annotated[
-        float, typer.Option(min=0.0, max=86_400.0, metavar="S", help="Start-up time of engines.")
-    ] = 90.0,
+    startup: Annotated[float, typer.Option(metavar="S", help="Start-up time of engines.")] = 90.0,
     preempt: Annotated[
         bool, typer.Option("--preempt/--no-preempt", help="Whether latency-tolerant requests give way.")
     ] = True,
@@ -215,6 +213,9 @@ def replay(
         _write(html, page(report, runs, shlex.join(["kvrouter", "replay", *(context.obj or ())]), charts).encode())
 
 
+_LONGEST_STARTUP_S = 86_400.0
+
+
 def _scale(
     plan: Plan,
     laws: list[str],
@@ -232,6 +233,10 @@ def _scale(
         raise ConfigError(
             f"--scaling needs {error.name}, which is not installed: pip install 'kvrouter[planner]'"
         ) from None
+    if not 1.0 <= startup_s <= _LONGEST_STARTUP_S:
+        raise ConfigError(
+            f"--startup {startup_s:g}: give a number of seconds from 1 to {_LONGEST_STARTUP_S:g}, like 90"
+        )
     find(plan.policies[0])
     charts = None if html is None else view.chart_maker()
     disaggregated = bool(plan.prefill or plan.decode)

@@ -7,6 +7,7 @@ unknown variant is taken for the conservative prior.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -45,6 +46,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("least must not be negative, nor above most")
         if not self.roles:
             raise ValueError("roles must name at least one of both, prefill, decode")
+        if not self.name.strip():
+            raise ValueError("name must not be empty")
 
 
 class VariantError(ValueError):
@@ -59,6 +62,8 @@ def read(document: object) -> tuple[Variant, ...]:
     found = document.get("variants") if isinstance(document, Mapping) else None
     if not isinstance(found, Sequence) or isinstance(found, str) or not found:
         raise VariantError("there is no list named variants: write variants: [{name: h100, cost_per_hour: 8.0}]")
+    for number, each in enumerate(found):
+        _check_laws(each.get("name", number) if isinstance(each, Mapping) else number, each)
     try:
         variants = msgspec.convert(found, tuple[Variant, ...])
     except msgspec.ValidationError as error:
@@ -68,6 +73,31 @@ def read(document: object) -> tuple[Variant, ...]:
     if twice is not None:
         raise VariantError(f"variants: {twice} is there twice: give each its own name")
     return variants
+
+
+def _check_laws(name: object, variant: object) -> None:
+    """What the laws' types do not say: one that is misspelt must not leave the prior in force."""
+    laws = variant.get("laws") if isinstance(variant, Mapping) else None
+    if not isinstance(laws, Mapping):
+        return
+    for key, value in laws.items():
+        if key not in Profile.__struct_fields__:
+            raise VariantError(
+                f"variants: {name}: laws has no {key}: it may have {', '.join(Profile.__struct_fields__)}"
+            )
+        if isinstance(value, int | float) and not 0.0 <= value < math.inf:
+            raise VariantError(f"variants: {name}: laws.{key} is {value:g}: give a number from 0 on")
+    for key in _POSITIVE:
+        if laws.get(key, 1) == 0:
+            raise VariantError(f"variants: {name}: laws.{key} is 0: no engine computes in no time, give what it takes")
+
+
+_POSITIVE = ("token_s", "step_base_s", "chunk", "output_tokens")
+
+
+def serves(variants: Sequence[Variant], roles: Sequence[Role]) -> bool:
+    """Whether there is a variant for each of the roles."""
+    return all(any(role in variant.roles for variant in variants) for role in roles)
 
 
 def written(variants: Sequence[Variant]) -> dict[str, object]:

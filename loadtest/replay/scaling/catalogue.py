@@ -42,6 +42,8 @@ MAKERS: dict[str, tuple[float, Make]] = {
     "dynamo-load": (0.5, _load_planner),
 }
 """Name -> (its knob's default, what makes it)."""
+_BOUNDS = {"planner": (0.01, 0.9999), "planner-bursts": (1.0, 100.0), "static": (1.0, 1e4)}
+"""Of knobs that do not go from just above 0 to any number."""
 
 
 def make_law(name: str, given: Given, profile: EngineProfile) -> ScalingLaw:
@@ -69,6 +71,9 @@ def _read(name: str, given: Given) -> tuple[str, Knob]:
         values = [float(part) for part in text.split("/")] if text else [default]
     except ValueError:
         values = []
-    if len(values) not in (1, len(given.roles)) or not all(0.0 <= value < 1e6 for value in values):
-        raise ConfigError(f"--scaling: {name}: {text!r} is no number: write something like {plain}@{default:g}")
+    if len(values) not in (1, len(given.roles)) or not all(0.0 < value < 1e6 for value in values):
+        raise ConfigError(f"--scaling: {name}: {text!r} is no number above 0: write something like {plain}@{default:g}")
+    low, high = _BOUNDS.get(plain, (0.0, 1e6))
+    if not all(low <= value <= high for value in values):
+        raise ConfigError(f"--scaling: {name}: give a number from {low:g} to {high:g}, like {plain}@{default:g}")
     return plain, dict(zip(given.roles, values * len(given.roles), strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from loadtest.simulator.settings import find_profile
 from router import plain_yaml
 from router.capacity.demand import Objective
 from router.capacity.plan import Rules
-from router.capacity.variants import Variant, VariantError, read
+from router.capacity.variants import Variant, VariantError, read, serves
 from router.core import Role
 from router.errors import ConfigError
 
@@ -83,12 +84,16 @@ def variants(path: Path | None) -> tuple[Variant, ...]:
 
 def report(asked: Asked) -> Report:
     """Raises `ConfigError`."""
+    if not 0.0 < asked.slice_s < math.inf:
+        raise ConfigError(f"--slice {asked.slice_s:g}: give a number of seconds, like 900")
+    if not _complete(asked.variants):
+        raise ConfigError("--variants: none of them can serve a request: give one the role both, or prefill and decode")
     workload = _workload(asked.traces)
     rules = _rules(asked)
     found = needs(workload, asked.variants, rules, asked.slice_s)
     alone = []
     if len(asked.variants) > 1:
-        for variant in asked.variants[:_ALTERNATIVES]:
+        for variant in [each for each in asked.variants if _complete([each])][:_ALTERNATIVES]:
             only = needs(workload, [variant], _rules(asked, [variant]), asked.slice_s)
             alone.append((variant.name, only.following(), only.fixed([variant])))
     return Report(
@@ -99,6 +104,10 @@ def report(asked: Asked) -> Report:
         fixed=found.fixed(asked.variants),
         alone=alone,
     )
+
+
+def _complete(variants: Sequence[Variant]) -> bool:
+    return serves(variants, [Role.BOTH]) or serves(variants, [Role.PREFILL, Role.DECODE])
 
 
 def _workload(traces: Sequence[str]) -> Workload:

@@ -26,6 +26,11 @@ def test_by_hand_a_name_suffices() -> None:
         ({"variants": [{"name": "a", "price": 1.0}]}, "price"),
         ({"variants": [{"name": "a", "cost_per_hour": -1.0}]}, "cost_per_hour"),
         ({"variants": [{"name": "a"}, {"name": "a"}]}, "a is there twice"),
+        ({"variants": [{"name": " "}]}, "name must not be empty"),
+        ({"variants": [{"name": "a", "laws": {"tokens_s": 1e-4}}]}, "a: laws has no tokens_s"),
+        ({"variants": [{"name": "a", "laws": {"pair_s": -1e-9}}]}, "a: laws.pair_s is -1e-09"),
+        ({"variants": [{"name": "a", "laws": {"pair_s": float("nan")}}]}, "a: laws.pair_s is nan"),
+        ({"variants": [{"name": "a", "laws": {"token_s": 0, "step_base_s": 0}}]}, "a: laws.token_s is 0"),
     ],
 )
 def test_bad_variants_are_said_in_a_sentence(document: object, said: str) -> None:

@@ -87,3 +87,22 @@ def test_days_are_the_same_every_time_and_by_time(name: str) -> None:
     times = [request.at for request in one.workload.requests]
     assert times == sorted(times)
     assert bool(one.batch) == (name == "batch")
+
+
+@pytest.mark.parametrize("slice_s", [float("inf"), float("nan")])
+def test_a_slice_without_an_end_is_refused(slice_s: float) -> None:
+    with pytest.raises(ConfigError, match="--slice"):
+        report(Asked(traces=["day:steady"], objective=Objective(), variants=[variant()], slice_s=slice_s))
+
+
+def test_variants_that_serve_no_request_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="give one the role both, or prefill and decode"):
+        report(Asked(traces=["day:steady"], objective=Objective(), variants=[variant(roles=(Role.PREFILL,))]))
+
+
+def test_a_variant_that_serves_no_request_alone_is_not_compared_alone(tmp_path: Path) -> None:
+    trace = tmp_path / "day.csv"
+    trace.write_text("arrival_s,input_length,output_length\n" + "".join(f"{n},2000,150\n" for n in range(100)))
+    apart = [variant("p", roles=(Role.PREFILL,)), variant("d", roles=(Role.DECODE,)), variant("w")]
+    found = report(Asked(traces=[str(trace)], objective=Objective(), variants=apart, slice_s=60.0))
+    assert [name for name, _, _ in found.alone] == ["w"]

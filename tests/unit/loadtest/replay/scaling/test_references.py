@@ -83,3 +83,9 @@ def test_every_name_makes_a_law_and_a_wrong_one_says_what_was_meant() -> None:
         make_law("static@2/5", GIVEN, profile)
     with pytest.raises(ConfigError, match="no number"):
         make_law("static@many", GIVEN, profile)
+
+
+@pytest.mark.parametrize("name", ["static@0", "static@0.5", "llm-d-keda@0", "planner@1", "planner-bursts@0.5"])
+def test_a_knob_without_a_sense_is_refused_with_one_that_has(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: .*, like|{name}: .*something like"):
+        make_law(name, GIVEN, find_profile("70b-tp4"))
