@@ -12,7 +12,7 @@ from router.core import Api, Candidate, TokenizedPrompt
 from router.holders import ResponseHolders
 from router.inflight import Lease
 from router.observability.events import FirstToken, Observer, Outcome
-from router.opening import Opening
+from router.opening import UNENDED, Opening, broke_off
 from router.ports import Clock, Reply, UpstreamAborted, UpstreamBroken, UpstreamError, UpstreamResponse
 from router.scheduling.cost import predicted_s
 from router.scheduling.explanation import short_form
@@ -68,7 +68,9 @@ class Answering:
         strips = attempt.injected and answer.content_type.startswith(b"text/event-stream")
         stripper = UsageStripper() if strips else None
         transcript = answer.transcript
-        headers = response_headers(response.headers, keep_length=stripper is None and transcript is None)
+        # A length would leave no room to tell of a break.
+        keeps = not answer.content_type.startswith(b"text/event-stream")
+        headers = response_headers(response.headers, keep_length=keeps)
         if self._explains:
             headers += _explaining(trip)
         await reply.start(response.status, headers)
@@ -77,6 +79,8 @@ class Answering:
             found = scanner.result()
             if found.aborted:
                 raise UpstreamAborted("the engine aborted the request")
+            if response.status == 200 and broke_off(trip.request.api, scanner, found):
+                raise UpstreamBroken(UNENDED)
         except UpstreamError:
             trip.outcome = Outcome.CUT
             raise
@@ -84,10 +88,7 @@ class Answering:
         trip.output_tokens = found.output_tokens or None
         if found.usage is not None:
             trip.prompt_tokens, trip.cached_tokens = found.usage.prompt_tokens, found.usage.cached_tokens
-        if response.status >= 500 or found.error:
-            trip.outcome = Outcome.ENGINE_ERROR
-        else:
-            trip.outcome = Outcome.CLIENT_ERROR if response.status >= 400 else Outcome.OK
+        trip.outcome = Outcome.ENGINE_ERROR if found.error else outcome_of(trip.request.api, response.status)
 
     async def _pump(
         self,
@@ -198,6 +199,15 @@ class Answering:
                 ),
             )
         )
+
+
+def outcome_of(api: Api, status: int) -> Outcome:
+    """How a request ended that an engine answered whole, with this status."""
+    if 400 <= status < 500:
+        return Outcome.CLIENT_ERROR
+    # Nothing to see, or somewhere else to see it, is no answer to what a model was asked.
+    empty = api is not Api.OTHER and status in (204, 205)
+    return Outcome.ENGINE_ERROR if status >= 300 or empty else Outcome.OK
 
 
 def _rest(transcript: Transcript | None, stripper: UsageStripper | None) -> bytes:

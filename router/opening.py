@@ -12,12 +12,23 @@ import asyncio
 from typing import NamedTuple
 
 from router.core import Api
-from router.ports import UpstreamResponse
-from router.wire.sse import Scanner
+from router.ports import UpstreamBroken, UpstreamResponse
+from router.wire.sse import Scanner, StreamOutcome, StreamScanner
 
 _HOLD_BYTES = 1024 * 1024
 _HOLD_S = 0.1
 """How long a stream's first, contentless event is held: vLLM sends it together with the first content."""
+
+_TELL_THEIR_END = (Api.CHAT, Api.COMPLETIONS)
+UNENDED = "the engine ended its stream without a finish_reason or [DONE]"
+
+
+def broke_off(api: Api, scanner: Scanner, found: StreamOutcome) -> bool:
+    """Whether a stream that has ended is a piece of one, however well HTTP framed it.
+
+    Chats and completions say why their output ends, and then ``[DONE]``: one of the two is enough.
+    """
+    return api in _TELL_THEIR_END and isinstance(scanner, StreamScanner) and not found.ended
 
 
 class Opening(NamedTuple):
@@ -37,13 +48,13 @@ async def hold(api: Api, response: UpstreamResponse, content_type: bytes, scanne
     if api is Api.OTHER or response.status != 200:
         return Opening(b"", False)
     if content_type.startswith(b"text/event-stream"):
-        return await _hold_stream(response, scanner)
+        return await _hold_stream(api, response, scanner)
     if content_type.startswith(b"application/json"):
         return await _hold_json(response, scanner)
     return Opening(b"", False)
 
 
-async def _hold_stream(response: UpstreamResponse, scanner: Scanner) -> Opening:
+async def _hold_stream(api: Api, response: UpstreamResponse, scanner: Scanner) -> Opening:
     data = response.read_nowait() or await response.read()
     if not data:
         return Opening(b"", False, "empty")
@@ -54,19 +65,32 @@ async def _hold_stream(response: UpstreamResponse, scanner: Scanner) -> Opening:
                 while not content and not scanner.failing and len(data) < _HOLD_BYTES:
                     chunk = response.read_nowait() or await response.read()
                     if not chunk:
-                        break
+                        return _of_nothing(api, data, scanner)
                     data += chunk
                     content = scanner.feed(chunk)
         except TimeoutError:
             pass
     if not scanner.failing:
         return Opening(data, content)
+    return Opening(data, content, _failure(scanner.result()))
+
+
+def _of_nothing(api: Api, data: bytes, scanner: Scanner) -> Opening:
+    """Of a stream that ended before any content. Raises `UpstreamBroken` where it is none of its API's."""
     found = scanner.result()
+    if broke_off(api, scanner, found):
+        raise UpstreamBroken(UNENDED)
+    if api in _TELL_THEIR_END and not found.content_seen and not found.error:
+        return Opening(data, False, "empty")
+    return Opening(data, found.content_seen, _failure(found))
+
+
+def _failure(found: StreamOutcome) -> str | None:
     if found.aborted:
-        return Opening(data, content, "abort")
+        return "abort"
     # An error of the request's own is the client's to know, wherever the engine says it.
     refused = found.error_code is not None and 400 <= found.error_code < 500
-    return Opening(data, content, None if refused else "error")
+    return None if refused or not found.error else "error"
 
 
 async def _hold_json(response: UpstreamResponse, scanner: Scanner) -> Opening:

@@ -7,11 +7,15 @@ Owns reading the body within its bound, watching for the client's departure, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from router.errors import PayloadTooLarge, RouterError, ShuttingDown
 from router.ports import CUT
+
+_OF_A_CLOSED_TRANSPORT = "unable to perform operation on "
+"""How uvloop begins to say that a connection is closed, in the moment before it tells the server of the close."""
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -54,9 +58,7 @@ class Exchange:
             raise PayloadTooLarge(
                 f"The body has {declared} bytes; at most {limit} are accepted (server.max_body_bytes)."
             )
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
+        message = await self._next()
         body: bytes = message.get("body", b"")
         if not message.get("more_body", False):
             if len(body) > limit:
@@ -65,9 +67,7 @@ class Exchange:
         pieces = [body]
         size = len(body)
         while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
+            message = await self._next()
             piece = message.get("body", b"")
             size += len(piece)
             if size > limit:
@@ -75,6 +75,18 @@ class Exchange:
             pieces.append(piece)
             if not message.get("more_body", False):
                 return b"".join(pieces)
+
+    async def _next(self) -> Any:
+        """The next piece of the body. Raises `ClientGone`."""
+        try:
+            message = await self._receive()
+        except RuntimeError as error:
+            if _of_a_closed_transport(error):
+                raise ClientGone from None
+            raise
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        return message
 
     async def attend(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` while watching for the client's departure, which cancels it. Raises `ClientGone` then.
@@ -111,8 +123,25 @@ class Exchange:
         if watcher.cancelled() or self._task is None:
             return
         watcher.exception()
-        self._gone = True
-        self._task.cancel()
+        self._leave(self._task)
+
+    async def _unsent(self, error: RuntimeError) -> None:
+        """What cannot be sent because the connection has just closed is the client's departure, noticed here first.
+
+        Raises `error` where it is anything else, and `ClientGone` where no work is left for the departure to cancel.
+        """
+        if not _of_a_closed_transport(error):
+            raise error
+        if self._task is None:
+            raise ClientGone
+        self._leave(self._task)
+        # The cancellation arrives here.
+        await asyncio.sleep(0)
+
+    def _leave(self, task: asyncio.Task[Any]) -> None:
+        if not self._gone:
+            self._gone = True
+            task.cancel()
 
     def cut(self) -> None:
         if self._task is not None and not self._cut:
@@ -127,27 +156,41 @@ class Exchange:
         headers += self.fields
         if self.request_id is not None:
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        try:
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        except RuntimeError as error:
+            await self._unsent(error)
 
     async def send(self, chunk: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        try:
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except RuntimeError as error:
+            await self._unsent(error)
 
     async def end(self, chunk: bytes = b"") -> None:
         self.ended = True
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": False})
+        try:
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": False})
+        except RuntimeError as error:
+            await self._unsent(error)
 
     async def fail(self, error: RouterError) -> None:
         """Tells the client of the error in whatever form is still possible.
 
         Before the head: an OpenAI-shaped error. Inside an event stream: an error event, and no ``[DONE]``. Inside
         any other body: nothing can be said. In the last two the exchange never ends, so the server closes the
-        connection short of its framing and the client sees the cut.
+        connection short of its framing and the client sees the cut. A client that has gone is told nothing.
         """
-        if not self.started:
-            body = error.body()
-            headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
-            await self.start(error.status, headers)
-            await self.end(body)
-        elif self._streaming and not self.ended:
-            # The blank line first ends whatever half event the engine left behind.
-            await self.send(b"\n\ndata: " + error.body() + b"\n\n")
+        with contextlib.suppress(ClientGone):
+            if not self.started:
+                body = error.body()
+                headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
+                await self.start(error.status, headers)
+                await self.end(body)
+            elif self._streaming and not self.ended:
+                # The blank line first ends whatever half event the engine left behind.
+                await self.send(b"\n\ndata: " + error.body() + b"\n\n")
+
+
+def _of_a_closed_transport(error: RuntimeError) -> bool:
+    return str(error).startswith(_OF_A_CLOSED_TRANSPORT)

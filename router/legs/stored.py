@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from router.answering import outcome_of
 from router.core import Candidate, Leg
 from router.errors import NoEndpoint, UpstreamFailed
 from router.legs.dispatch import Dispatch
@@ -71,4 +72,4 @@ class StoredResponses:
             self._dispatch.failed(trip.request, Leg.DECODE, candidate, error)
             raise UpstreamFailed("The engine's answer broke off before its end.") from None
         await reply.end()
-        trip.outcome = Outcome.OK if response.status < 400 else Outcome.CLIENT_ERROR
+        trip.outcome = outcome_of(trip.request.api, response.status)

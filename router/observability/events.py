@@ -19,7 +19,8 @@ class Outcome(StrEnum):
 
     OK = "ok"
     ENGINE_ERROR = "engine_error"
-    """The engine answered 5xx, or reported an error or an abort nobody asked for inside its stream."""
+    """The engine answered 5xx, 3xx or without content, or reported an error or an abort nobody asked for inside its
+    stream."""
     CLIENT_ERROR = "client_error"
     """The engine answered 4xx, or the router refused the request with one."""
     CLIENT_GONE = "client_gone"

@@ -65,6 +65,11 @@ class StreamOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return "abort" in self.finish_reasons
 
     @property
+    def ended(self) -> bool:
+        """It has said that its output is over, or that it failed."""
+        return self.done or self.error or bool(self.finish_reasons)
+
+    @property
     def output_tokens(self) -> int:
         """As reported, else the number of chunks."""
         counted = None if self.usage is None else self.usage.completion_tokens

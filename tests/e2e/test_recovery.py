@@ -11,7 +11,7 @@ import pytest
 from tests.support.field import CHAT, field, pd_field, streamed, until
 from tests.support.router import client_of, endpoints, running_router
 from tests.support.simulator import engines, http
-from tests.support.stub_engine import HAND_OFF, Call, completed, role, serve, token, tokens_in
+from tests.support.stub_engine import HAND_OFF, Call, completed, finish, role, serve, token, tokens_in
 
 LONG = "a long prompt " * 60
 QUICK = {
@@ -105,7 +105,7 @@ async def test_a_stream_that_has_begun_is_cut_visibly_once_its_endpoint_is_down_
 
 async def test_an_engine_too_busy_for_its_probes_keeps_its_requests_while_tokens_come() -> None:
     async def slow_and_steady(call: Call) -> None:
-        await call.stream(role(), *(token(number) for number in range(12)), pause_s=0.1)
+        await call.stream(role(), *(token(number) for number in range(12)), finish(), pause_s=0.1)
 
     flags: dict[str, Any] = {**QUICK, "pool__probe_timeout_s": 0.6}
     async with field(slow_and_steady, **flags) as at:
@@ -157,7 +157,7 @@ async def test_requests_leave_an_engine_that_is_paused_or_put_to_sleep_and_it_co
 
 async def test_an_engine_that_hangs_behind_a_living_server_is_left_while_others_work() -> None:
     async def works(call: Call) -> None:
-        await call.stream(role(), *(token(number) for number in range(40)), pause_s=0.05)
+        await call.stream(role(), *(token(number) for number in range(40)), finish(), pause_s=0.05)
 
     flags = {"pool__stall_after_s": 0.5, "pool__scrape_interval_s": 0.1}
     async with field(hangs, hangs, **flags) as at:

@@ -6,11 +6,12 @@ import asyncio
 import json
 from itertools import pairwise
 
+import httpx
 import pytest
 
-from tests.support.field import CHAT, field, streamed
+from tests.support.field import CHAT, COMPLETIONS, field, streamed
 from tests.support.rawclient import connected, dumped, post
-from tests.support.stub_engine import DONE, JSON, Call, event, finish, role, token, tokens_in
+from tests.support.stub_engine import DONE, JSON, SSE, Call, event, finish, role, token, tokens_in
 
 EVENTS = [role(), *(token(number) for number in range(12)), finish(), DONE]
 WHOLE = b"".join(EVENTS)
@@ -63,6 +64,75 @@ async def test_str_05_an_empty_stream_is_an_engines_failure_while_another_can_se
         at.engines[2].script = byte_by_byte
         answers = [await at.client.post(CHAT, json=streamed(f"q {number}")) for number in range(6)]
         assert {answer.content for answer in answers} == {WHOLE}
+
+
+TEXT = event({"choices": [{"index": 0, "text": "t0 ", "finish_reason": None}]})
+ENDS = {
+    "chat": (CHAT, streamed(), (role(), token(0), token(1))),
+    "completion": (COMPLETIONS, {"model": "stub", "prompt": "p", "stream": True}, (TEXT,)),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_str_05_a_stream_that_tells_no_end_is_a_cut_however_well_it_is_framed(name: str) -> None:
+    path, body, events = ENDS[name]
+
+    async def script(call: Call) -> None:
+        await call.head(200, SSE, length=sum(map(len, events)))
+        await call.peer.send(events[0])
+        await asyncio.sleep(0.2)
+        await call.peer.send(b"".join(events[1:]))
+
+    async with field(script) as at:
+        async with at.client.stream("POST", path, json=body) as answer:
+            received = b""
+            with pytest.raises(httpx.RemoteProtocolError):
+                async for chunk in answer.aiter_raw():
+                    received += chunk
+        assert received.startswith(b"".join(events))
+        assert b'"upstream_error"' in received
+        assert b"[DONE]" not in received
+        await at.at_rest()
+        assert await at.metric("kvrouter_requests_total", outcome="cut") == 1
+
+
+@pytest.mark.parametrize("events", [(role(),), (DONE,), (role(), DONE)], ids=["role", "done", "role and done"])
+async def test_str_05_a_stream_that_ends_before_any_content_is_asked_of_another(events: tuple[bytes, ...]) -> None:
+    calls: list[Call] = []
+
+    async def script(call: Call) -> None:
+        calls.append(call)
+        await call.stream(*(events if len(calls) == 1 else EVENTS))
+
+    async with field(script, script) as at:
+        assert (await at.client.post(CHAT, json=streamed())).content == WHOLE
+        assert len(calls) == 2
+    async with field(script) as at:
+        calls.clear()
+        assert (await at.client.post(CHAT, json=streamed())).status_code == 502
+
+
+@pytest.mark.parametrize("events", [(role(), token(0), finish()), (token(0), DONE)], ids=["finish", "done"])
+async def test_str_05_a_finish_reason_or_done_is_an_end(events: tuple[bytes, ...]) -> None:
+    async def script(call: Call) -> None:
+        await call.stream(*events)
+
+    async with field(script) as at:
+        assert (await at.client.post(CHAT, json=streamed())).content == b"".join(events)
+        await at.at_rest()
+        assert await at.metric("kvrouter_requests_total", outcome="ok") == 1
+
+
+@pytest.mark.parametrize("status", [204, 302, 304])
+async def test_str_05_a_status_that_is_no_answer_is_passed_on_and_no_success(status: int) -> None:
+    async def script(call: Call) -> None:
+        await call.peer.send(b"HTTP/1.1 %d Odd\r\nlocation: http://elsewhere/\r\n" % status)
+        await call.peer.send(b"\r\n" if status in (204, 304) else b"content-length: 0\r\n\r\n")
+
+    async with field(script) as at:
+        assert (await at.chat()).status_code == status
+        await at.at_rest()
+        assert await at.metric("kvrouter_requests_total", outcome="engine_error", status=str(status)) == 1
 
 
 async def test_str_06_a_json_refusal_of_a_streaming_request_keeps_status_body_and_type() -> None:

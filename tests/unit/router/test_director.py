@@ -298,7 +298,7 @@ async def test_the_router_refuses_past_its_limit_and_counts_it() -> None:
 async def test_the_first_token_ends_the_prefill_in_the_in_flight_account() -> None:
     held = asyncio.Event()
     event = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
-    world = World([endpoint("a")], {"a": lambda _: FakeResponse(200, [SSE], [event, held.wait(), event])})
+    world = World([endpoint("a")], {"a": lambda _: FakeResponse(200, [SSE], [event, held.wait(), b"data: [DONE]\n\n"])})
     serving = asyncio.create_task(world.serve())
     while not world.recorder.first_tokens:
         await asyncio.sleep(0)

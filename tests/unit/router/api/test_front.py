@@ -532,3 +532,63 @@ async def test_a_body_that_never_ends_is_told_by_who_gave_up(
     answer = await AsgiClient(connection).request("POST", CHAT_PATH, body=CHAT)
     assert answer.messages == []
     assert seen.answers == [told]
+
+
+class Closed:
+    """A connection that closes where it is used for the `at`th time, as uvloop says it before the server knows."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def used(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+
+@pytest.mark.parametrize(("at", "cancelled"), [(0, 0), (1, 1), (2, 1)], ids=["body", "head", "answer"])
+async def test_a_connection_that_closes_as_it_is_used_is_a_client_that_left(
+    at: int, cancelled: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, seen = Closed(at), Told()
+
+    async def script(_request: InferenceRequest, reply: Reply) -> None:
+        await reply.start(200, [(b"content-type", b"text/event-stream")])
+        await reply.send(b"data: 1\n\n")
+
+    async def through(scope: Any, receive: Any, send: Any) -> None:
+        asked = 0
+
+        async def receive_from() -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                connection.used()
+            return await receive()
+
+        async def send_to(message: Any) -> None:
+            connection.used()
+            await send(message)
+
+        await app(scope, receive_from, send_to)
+
+    journey = FakeJourney(script)
+    app = front(journey, told=seen)
+    await AsgiClient(through).request("POST", CHAT_PATH, body=CHAT)
+    assert journey.cancelled == cancelled
+    assert seen.answers == ([("chat", "client_gone", None)] if at == 0 else [])
+    assert caplog.messages == []
+
+
+async def test_a_refusal_that_finds_the_connection_closed_is_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    connection, seen = Closed(0), Told()
+
+    async def through(scope: Any, receive: Any, send: Any) -> None:
+        async def send_to(message: Any) -> None:
+            connection.used()
+
+        await front(FakeJourney(), told=seen)(scope, receive, send_to)
+
+    await AsgiClient(through).request("POST", CHAT_PATH, body=b"{")
+    assert seen.answers == [("chat", "client_error", 400)]
+    assert caplog.messages == []
