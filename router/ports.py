@@ -68,6 +68,14 @@ class EndpointPool(Protocol):
         """An answer of 500, 502 or 504: each may be its request's fault, a row of them is the endpoint's."""
         ...
 
+    def on_brink(self, endpoint: Endpoint) -> bool:
+        """Whether one more `report_error` would take it out."""
+        ...
+
+    def excuse(self, endpoint: Endpoint) -> None:
+        """The errors it answered were its requests' fault."""
+        ...
+
     def report_success(self, endpoint: Endpoint) -> None: ...
 
     def usable(self, endpoint_id: str) -> bool:

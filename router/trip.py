@@ -5,7 +5,7 @@ Mutable on purpose and owned by one request: the director writes, nobody else ke
 
 from __future__ import annotations
 
-from router.core import Decision, InferenceRequest, TokenizedPrompt, TokenSource
+from router.core import Decision, Endpoint, InferenceRequest, TokenizedPrompt, TokenSource
 from router.observability.events import Ended, Outcome
 from router.wire.sse import Scanner
 
@@ -17,6 +17,7 @@ class Trip:
         "continued",
         "decide_s",
         "decision",
+        "doubted",
         "endpoint_id",
         "first_token_at",
         "last_byte_at",
@@ -43,6 +44,8 @@ class Trip:
         self.endpoint_id: str | None = None
         self.prefill_endpoint_id: str | None = None
         self.attempts = 0
+        self.doubted: Endpoint | None = None
+        """It answered 500, as it did to others before, and another's answer will tell whose fault that was."""
         self.continued = 0
         """Times that another engine went on with the answer."""
         self.matched_tokens: int | None = None

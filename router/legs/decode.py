@@ -208,9 +208,12 @@ class DecodeLeg:
         except UpstreamError as error:
             self._dispatch.failed(request, Leg.DECODE, candidate, error)
             return error
-        self._dispatch.note_status(candidate, response.status)
+        self._dispatch.note_answer(trip, candidate, response.status)
         try:
             status = response.status
+            if trip.doubted is candidate.endpoint and attempt.prefills and self._may_go_on(request, remain):
+                self._dispatch.passed_over(request, Leg.DECODE, candidate, "status", str(status))
+                return Busy(f"the engine answered {status}")
             if status in self._settings.retry_statuses and self._may_go_on(request, remain):
                 self._dispatch.passed_over(request, Leg.DECODE, candidate, "status", str(status))
                 return Busy(f"the engine answered {status}")

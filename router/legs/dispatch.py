@@ -15,6 +15,7 @@ from router.ports import (
     UpstreamOrphaned,
     UpstreamResponse,
 )
+from router.trip import Trip
 
 _ERRORS = frozenset({500, 502, 504})
 """A row of these is the endpoint's fault. Not 503, which a busy engine says, nor any 4xx, which are the request's."""
@@ -137,6 +138,27 @@ class Dispatch:
         """The engine answered: what its status says of its health, if that is not good."""
         if status in _ERRORS:
             self._pool.report_error(candidate.endpoint)
+
+    def note_answer(self, trip: Trip, candidate: Candidate, status: int) -> None:
+        """`note_status` for a request that others may be asked for too.
+
+        A 500 may be its request's fault, and a request that breaks every engine must not take them out one by one. So
+        the one that would take an endpoint out does so only once another endpoint has answered the same request well.
+        """
+        doubted, endpoint = trip.doubted, candidate.endpoint
+        if doubted is not None and doubted.id != endpoint.id:
+            if status == 500:
+                trip.doubted = None
+                self._pool.excuse(doubted)
+                self._pool.excuse(endpoint)
+                return
+            if status < 400:
+                trip.doubted = None
+                self._pool.report_error(doubted)
+        if status == 500 and self._pool.on_brink(endpoint):
+            trip.doubted = endpoint
+        else:
+            self.note_status(candidate, status)
 
     def succeeded(self, candidate: Candidate) -> None:
         self._pool.report_success(candidate.endpoint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from router.core import Candidate, Decision, InferenceRequest, Leg, TokenizedPrompt
+from router.core import Candidate, Decision, Leg, TokenizedPrompt
 from router.legs.dispatch import Dispatch
 from router.legs.hand_off import HandOff
 from router.legs.retries import Retries
@@ -62,7 +62,7 @@ class PrefillLeg:
                 break
             lease = self._dispatch.take(candidate, prompt, output_tokens=1, prefills=True)
             try:
-                params = await self._attempt(request, candidate, prompt, body, attempt)
+                params = await self._attempt(trip, candidate, prompt, body, attempt)
             finally:
                 lease.release()
             if params is not None:
@@ -73,9 +73,9 @@ class PrefillLeg:
         return None
 
     async def _attempt(
-        self, request: InferenceRequest, candidate: Candidate, prompt: TokenizedPrompt, body: bytes, attempt: int
+        self, trip: Trip, candidate: Candidate, prompt: TokenizedPrompt, body: bytes, attempt: int
     ) -> bytes | None:
-        dispatch, dispatched_at = self._dispatch, self._clock()
+        request, dispatch, dispatched_at = trip.request, self._dispatch, self._clock()
         dispatch.dispatched(request, Leg.PREFILL, candidate, prompt, attempt)
         try:
             response = await dispatch.open(request, candidate, body, self._settings.prefill_timeout_s)
@@ -91,8 +91,8 @@ class PrefillLeg:
             await response.close()
         if 400 <= response.status < 500 and response.status not in _OTHERS_MAY_NOT:
             raise EngineRefused(candidate, response.status, response.headers, answer)
+        dispatch.note_answer(trip, candidate, response.status)
         if response.status != 200:
-            dispatch.note_status(candidate, response.status)
             dispatch.passed_over(request, Leg.PREFILL, candidate, "status", str(response.status))
             return None
         dispatch.succeeded(candidate)

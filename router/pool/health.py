@@ -94,6 +94,14 @@ class HealthTracker(msgspec.Struct, frozen=True, kw_only=True):
             return noted
         return noted._taken_out(policy, f"{streak} errors in a row answered", may_eject)
 
+    def on_brink(self, policy: HealthPolicy) -> bool:
+        """One more error takes it out."""
+        return self.verdict is Health.HEALTHY and (self.on_trial or self.errors + 1 >= policy.errors_down)
+
+    def excused(self) -> HealthTracker:
+        """The errors were their requests' own."""
+        return msgspec.structs.replace(self, errors=0)
+
     def _taken_out(self, policy: HealthPolicy, reason: str, may_eject: bool) -> HealthTracker:
         if self.verdict is Health.UNHEALTHY or not may_eject:
             return self

@@ -70,6 +70,15 @@ class Pool:
         if record is not None:
             self._judge(record, record.tracker.request_errored(self._policy, self._may_eject(record)))
 
+    def on_brink(self, endpoint: Endpoint) -> bool:
+        record = self._with(endpoint.id)
+        return record is not None and record.tracker.on_brink(self._policy)
+
+    def excuse(self, endpoint: Endpoint) -> None:
+        record = self._with(endpoint.id)
+        if record is not None:
+            record.tracker = record.tracker.excused()
+
     def report_success(self, endpoint: Endpoint) -> None:
         record = self._with(endpoint.id)
         if record is not None:

@@ -9,6 +9,7 @@ import time
 import httpx
 import pytest
 
+from router.core import Health
 from tests.support.field import CHAT, ESTIMATED, field, streamed, until
 from tests.support.rawserver import Peer, RawServer
 from tests.support.router import client_of, running_router
@@ -263,3 +264,28 @@ async def test_ret_06_an_abort_of_everybody_is_an_error_and_no_empty_success() -
         answer = await at.client.post(CHAT, json=streamed())
         assert answer.status_code == 502
         assert b"[DONE]" not in answer.content
+
+
+async def test_ret_02_a_request_that_breaks_every_engine_takes_none_out() -> None:
+    async def script(call: Call) -> None:
+        if b"poison" in call.body:
+            await call.answer({"error": {"message": "broken", "code": 500}}, 500)
+        else:
+            await serve(call)
+
+    async with field(script, script, script) as at:
+        for number in range(30):
+            assert (await at.chat(f"poison {number % 3}")).status_code == 500
+            assert all(state.health is Health.HEALTHY for state in at.router.app.pool.snapshot())
+        assert (await at.chat()).status_code == 200
+
+
+async def test_ret_02_an_engine_that_fails_where_another_does_not_is_taken_out() -> None:
+    async def broken(call: Call) -> None:
+        await call.answer({"error": {"message": "broken", "code": 500}}, 500)
+
+    async with field(broken, serve) as at:
+        async with asyncio.timeout(20):
+            while at.router.app.pool.usable(at.engine.id):
+                await at.chat()
+        assert {(await at.chat()).status_code for _ in range(3)} == {200}

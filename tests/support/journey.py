@@ -163,6 +163,11 @@ class FakePool:
     def report_error(self, endpoint: Endpoint) -> None:
         self.errors.append(endpoint.id)
 
+    def on_brink(self, endpoint: Endpoint) -> bool:
+        return False
+
+    def excuse(self, endpoint: Endpoint) -> None: ...
+
     def report_success(self, endpoint: Endpoint) -> None:
         self.succeeded.append(endpoint.id)
 
