@@ -175,7 +175,7 @@ class Chaos:
                 return
             turn += 1
             router = often if turn % _LONG_LIFE else seldom
-            self.done["router restarted"] += 1
+            self.done["router restarting"] += 1
             self.hurt[router.name] = "restarting"
             router.signal(signal.SIGTERM)
             await router.gone()
