@@ -148,7 +148,8 @@ class Planner:
             if not one.suffices:
                 continue
             found = _fitting(need, quotas)
-            solutions[need.pool] = found
+            # What a pool keeps without a plan takes its part of the quota too.
+            solutions[need.pool] = found or kept[place]
             if found is None:
                 plans[need.pool] = held(one.view, "quota", f"{error}: what is there stays")
             elif all(count <= one.present.get(key, 0) for key, count in found.counts.items()):

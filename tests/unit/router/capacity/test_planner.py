@@ -297,3 +297,13 @@ def test_several_pools_with_too_little_share_what_is_left_and_who_has_enough_kee
     plans = Planner().plan(0.0, [rich, *poor], {"h100": 4 * 8})
     assert [plan.total for plan in plans] == [2, 3, 3]
     assert [plan.binding for plan in plans[1:]] == ["quota", "quota"]
+
+
+def test_what_a_pool_keeps_without_a_plan_leaves_no_room_in_the_quota() -> None:
+    variants = [variant("big", hardware="h100", accelerators=4)]
+    # It has enough, but no room for what a scale-in would have to leave.
+    tight = view(demand(3.6), {BIG: 2}, variants=variants, name="tight", rules=Rules(margin=1.0))
+    poor = view(demand(12.0), {BIG: 1}, variants=variants, name="poor")
+    kept, short = Planner().plan(0.0, [tight, poor], {"h100": 12})
+    assert (kept.action, kept.reason, kept.total) == (Action.HOLD, "quota", 2)
+    assert (short.action, short.binding, short.total) == (Action.HOLD, "quota", 1)
