@@ -15,7 +15,9 @@ from rich.text import Text
 from router.errors import ConfigError
 from router.scheduling.explanation import Explanation
 
-_TERMS = ("pending", "own", "steps", "interference", "answer", "memory", "eviction", "slo")
+_TERMS = ("pending", "own", "reuse", "steps", "delay", "interference", "answer", "memory", "eviction", "slo")
+"""Those of `router.scheduling.cost.Terms` that add up to the cost."""
+
 KEY_VARIABLE = "KVROUTER_API_KEY"
 
 

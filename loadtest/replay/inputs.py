@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _DEFAULT_BLOCK_SIZE = 512
 LOG_VERSION = 1
 _MOST_IDS = 8_000_000
+_MOST_TOKENS = 10_000_000
+"""Of one prompt or answer."""
 
 Runs = tuple[int | tuple[int, int], ...]
 
@@ -123,6 +126,7 @@ def _json_lines(path: Path, text: bytes) -> tuple[list[_Line], int | None]:
             continue
         if line.timestamp is None or line.input_length is None or line.output_length is None:
             raise InputError(f"{path}, line {number}: a request needs timestamp, input_length and output_length")
+        _check(path, number, line)
         if base:
             line = msgspec.structs.replace(line, hash_ids=_moved(line.hash_ids, base))
         top = max(top, _end(line.hash_ids))
@@ -154,9 +158,21 @@ def _csv_lines(path: Path, text: bytes) -> list[_Line]:
                 )
             except (TypeError, ValueError, KeyError) as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
+            _check(path, number, lines[-1])
     except UnicodeDecodeError:
         raise InputError(f"{path} is neither JSON lines nor CSV text: give one of them") from None
     return lines
+
+
+def _check(path: Path, number: int, line: _Line) -> None:
+    """Raises InputError for what no request can be, before anything of its size is made."""
+    tokens, output = line.input_length or 0, line.output_length or 0
+    if not all(map(math.isfinite, (line.timestamp or 0.0, line.think or 0.0))):
+        raise InputError(f"{path}, line {number}: a time is not finite: give a number, or leave the line out")
+    if not (0 <= tokens <= _MOST_TOKENS and 0 <= output <= _MOST_TOKENS):
+        raise InputError(f"{path}, line {number}: input_length and output_length must be from 0 to {_MOST_TOKENS:,}")
+    if _count(line.hash_ids) > tokens + 1:
+        raise InputError(f"{path}, line {number}: there are more hash_ids than input_length has tokens")
 
 
 def _dense(lines: list[_Line]) -> list[_Line]:

@@ -111,6 +111,14 @@ def test_the_routers_own_log_is_replayed_as_it_was_written(tmp_path: Path) -> No
         ("a,b\n1,2\n", "must name the columns"),
         ("timestamp,input_length,output_length\n0,x,1\n", "line 2"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [-1]}\n', "negative hash_ids"),
+        ("arrival_s,input_length,output_length\nnan,1,1\n", "line 2: a time is not finite"),
+        ("arrival_s,input_length,output_length\n0,1,1\ninf,1,1\n", "line 3: a time is not finite"),
+        ("timestamp,input_length,output_length\n0,-5,1\n", "line 2: input_length and output_length must be from 0"),
+        ('{"timestamp": 0, "input_length": 1000000000000, "output_length": 1}\n', "line 1: input_length and output"),
+        (
+            '{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [[0, 99999999999]]}\n',
+            "line 1: there are more hash_ids than input_length has tokens",
+        ),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
