@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
@@ -23,7 +24,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-class _Several:
+class _Several(ABC):
     def __init__(self) -> None:
         self._stack = ExitStack()
 
@@ -35,8 +36,8 @@ class _Several:
             raise
         return self
 
-    def _start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _start(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()

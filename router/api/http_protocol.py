@@ -104,16 +104,15 @@ class Connections:
 
     def __call__(self, *args: Any, **options: Any) -> asyncio.Protocol:
         http = BoundedHttp(self, *args, **options)
-        return http if self._handshakes is None else Handshake(self._handshakes, http, lambda: self.count < self._most)
+        return http if self._handshakes is None else Handshake(self._handshakes, http, self._has_room)
 
     @property
     def count(self) -> int:
         """Connections, those whose handshake is not over included."""
         return len(self.open) + (0 if self._handshakes is None else len(self._handshakes.under_way))
 
-    @property
-    def _most(self) -> int:
-        return self.limits.connections
+    def _has_room(self) -> bool:
+        return self.count < self.limits.connections
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -6,13 +6,14 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from kvindex.redis_link import RedisLink, StoreUnavailable
+from kvindex.redis_link import RedisLink
+from kvindex.redis_trouble import StoreUnavailable
 from loadtest.redis_groups import ClusterServers, WatchedServers
 from loadtest.redis_server import RedisServer, server_binaries
 
@@ -232,54 +233,56 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     return ca, cert, key
 
 
-@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make certificates")
+class SecureServer(NamedTuple):
+    url: str
+    ca: Path
+    cert: Path
+    key: Path
+
+
+@contextmanager
+def secure_server(folder: Path, *, asks_clients: bool) -> Iterator[SecureServer]:
+    """One that speaks TLS; skips the test where none here does."""
+    if OPENSSL is None:
+        pytest.skip("needs the openssl command to make certificates")
+    ca, cert, key = certificates(folder)
+    options = [f"tls-cert-file {cert}", f"tls-key-file {key}", f"tls-ca-cert-file {ca}"]
+    for binary in BINARIES:
+        port = RedisServer(binary).port
+        asks = "yes" if asks_clients else "no"
+        server = RedisServer(binary, *options, f"tls-auth-clients {asks}", f"tls-port {port}")
+        try:
+            server.start()
+        except RuntimeError:
+            # Built without TLS.
+            continue
+        with closing(server):
+            yield SecureServer(f"rediss://127.0.0.1:{port}", ca, cert, key)
+        return
+    pytest.skip("no server here was built with TLS")
+
+
 async def test_a_tls_server_is_checked_against_the_ca_given(tmp_path: Path) -> None:
-    ca, cert, key = certificates(tmp_path)
-    options = [f"tls-cert-file {cert}", f"tls-key-file {key}", f"tls-ca-cert-file {ca}", "tls-auth-clients no"]
-    for binary in BINARIES:
-        port = RedisServer(binary).port
-        server = RedisServer(binary, *options, f"tls-port {port}")
-        try:
-            server.start()
-        except RuntimeError:
-            # Built without TLS.
-            continue
-        with closing(server):
-            url = f"rediss://127.0.0.1:{port}"
-            trusted = RedisLink(url, ca_file=str(ca), budget_s=5.0)
-            assert await echo(trusted, "x") == "x"
-            await trusted.aclose()
-            stranger = RedisLink(url, budget_s=5.0)
-            with pytest.raises(StoreUnavailable, match=r"certificate is not trusted \(.*\): give .* redis\.ca_file"):
-                await echo(stranger, "x")
-            await stranger.aclose()
-            return
-    pytest.skip("no server here was built with TLS")
+    with secure_server(tmp_path, asks_clients=False) as server:
+        trusted = RedisLink(server.url, ca_file=str(server.ca), budget_s=5.0)
+        assert await echo(trusted, "x") == "x"
+        await trusted.aclose()
+        stranger = RedisLink(server.url, budget_s=5.0)
+        with pytest.raises(StoreUnavailable, match=r"certificate is not trusted \(.*\): give .* redis\.ca_file"):
+            await echo(stranger, "x")
+        await stranger.aclose()
 
 
-@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make certificates")
 async def test_a_server_that_asks_for_a_certificate_is_shown_one(tmp_path: Path) -> None:
-    ca, cert, key = certificates(tmp_path)
-    options = [f"tls-cert-file {cert}", f"tls-key-file {key}", f"tls-ca-cert-file {ca}", "tls-auth-clients yes"]
-    for binary in BINARIES:
-        port = RedisServer(binary).port
-        server = RedisServer(binary, *options, f"tls-port {port}")
-        try:
-            server.start()
-        except RuntimeError:
-            # Built without TLS.
-            continue
-        with closing(server):
-            url = f"rediss://127.0.0.1:{port}"
-            known = RedisLink(url, ca_file=str(ca), certificate=str(cert), key=str(key), budget_s=5.0)
-            assert await echo(known, "x") == "x"
-            await known.aclose()
-            unknown = RedisLink(url, ca_file=str(ca), budget_s=5.0)
-            with pytest.raises(StoreUnavailable, match="client's certificate"):
-                await echo(unknown, "x")
-            await unknown.aclose()
-            return
-    pytest.skip("no server here was built with TLS")
+    with secure_server(tmp_path, asks_clients=True) as server:
+        own = {"certificate": str(server.cert), "key": str(server.key)}
+        known = RedisLink(server.url, ca_file=str(server.ca), budget_s=5.0, **own)
+        assert await echo(known, "x") == "x"
+        await known.aclose()
+        unknown = RedisLink(server.url, ca_file=str(server.ca), budget_s=5.0)
+        with pytest.raises(StoreUnavailable, match="client's certificate"):
+            await echo(unknown, "x")
+        await unknown.aclose()
 
 
 async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
