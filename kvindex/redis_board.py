@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 
 from kvindex.keybytes import from_bytes, to_bytes, to_keys
-from kvindex.redis_link import RedisLink, StoreUnavailable, end_task
-from kvindex.redis_trouble import Complaint
+from kvindex.redis_link import RedisLink, end_task
+from kvindex.redis_trouble import Complaint, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -173,10 +173,8 @@ class RedisBoard:
                 failures = 0
                 if self._complaint.over():
                     log.info("Redis: others' load is known again")
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (said with where it came from; the next round tries again)
                 failures += 1
-                if not isinstance(error, StoreUnavailable):
-                    log.exception("Redis: a round of the exchange of load failed in the router")
                 self._complaint.about(error)
                 if time.monotonic() - self._others_at > self._load_ttl_s:
                     self._others, self._notes, self.routers = _NO_LOAD, _NO_NOTES, 1

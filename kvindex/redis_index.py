@@ -32,10 +32,10 @@ from kvindex.memory import MemoryIndex
 from kvindex.redis_endpoint import SharedEndpoint
 from kvindex.redis_follow import UNOWNED_S, Follower, hold, hold_now
 from kvindex.redis_lease import LeaseKeeper
-from kvindex.redis_link import StoreUnavailable, end_task
+from kvindex.redis_link import end_task
 from kvindex.redis_owner import Owner
 from kvindex.redis_store import RedisStore, closing
-from kvindex.redis_trouble import Complaint
+from kvindex.redis_trouble import Complaint, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -281,9 +281,7 @@ class RedisIndex:
         while True:
             try:
                 await self._exchange()
-            except Exception as error:
-                if not isinstance(error, StoreUnavailable):
-                    log.exception("Redis: a round of sharing the index failed in the router")
+            except Exception as error:  # noqa: BLE001 (said with where it came from; the next round tries again)
                 self._complaint.about(error)
                 self._unavailable()
                 pause_s = min(2.0, max(0.1, 2 * pause_s))

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from kvindex.redis_link import StoreUnavailable
 from kvindex.redis_store import RedisStore
+from kvindex.redis_trouble import Complaint, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class LeaseKeeper:
         self._wake: asyncio.Event | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._complaint = Complaint(log, "leases are not renewed")
         self.failing = False
         """Leases could not be renewed the last time."""
 
@@ -111,13 +112,13 @@ class LeaseKeeper:
                 try:
                     await self._round(store)
                     self.failing = False
+                    self._complaint.over()
                 except StoreUnavailable:
-                    # What is held is held until its time is over.
+                    # What is held is held until its time is over. The index says that there is no server.
                     self.failing = True
-                    log.debug("Redis: leases could not be renewed")
-                except Exception:
+                except Exception as error:  # noqa: BLE001 (said with where it came from; the next round tries again)
                     self.failing = True
-                    log.exception("Redis: a round of the leases failed in the router")
+                    self._complaint.about(error)
                 try:
                     async with asyncio.timeout(self._renew_s):
                         await self._wake.wait()

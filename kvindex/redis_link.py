@@ -19,13 +19,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from kvindex.redis_address import Kind, parse_address
-from kvindex.redis_trouble import reason
+from kvindex.redis_trouble import StoreUnavailable, reason
 
 _T = TypeVar("_T")
-
-
-class StoreUnavailable(Exception):
-    """The server cannot be reached, is too slow, or refuses; connections were dropped. Says why and what mends it."""
 
 
 class RedisLink:

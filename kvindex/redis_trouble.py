@@ -58,6 +58,10 @@ _CLOSED = "it closed the connection: does it speak TLS (rediss://), and does it 
 _COMMAND = re.compile(r"'([a-z|]{2,40})' command")
 
 
+class StoreUnavailable(Exception):
+    """The server cannot be reached, is too slow, or refuses; connections were dropped. Says why and what mends it."""
+
+
 def reason(error: BaseException, budget_s: float) -> str:
     """Why a call failed and what mends it, a phrase about the server. PURE."""
     text = str(error)
@@ -98,7 +102,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 class Complaint:
-    """Says that something does not work when it begins, when the reason changes, and once a minute while it lasts."""
+    """Says that something does not work when it begins, when the reason changes, and once a minute while it lasts.
+
+    What is no `StoreUnavailable` nobody foresaw: it is said with where it came from.
+    """
 
     def __init__(self, log: logging.Logger, what: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`what` follows: e.g. "the index is not shared"."""
@@ -108,11 +115,13 @@ class Complaint:
         self._said: str | None = None
         self._said_at = 0.0
 
-    def about(self, trouble: object) -> None:
-        why, now = str(trouble), self._clock()
+    def about(self, trouble: Exception) -> None:
+        foreseen = isinstance(trouble, StoreUnavailable)
+        why, now = str(trouble) if foreseen else repr(trouble), self._clock()
         if why != self._said or now - self._said_at >= _AGAIN_S:
             self._said, self._said_at = why, now
-            self._log.warning("Redis: %s; %s", self._what, why)
+            level, where = (logging.WARNING, None) if foreseen else (logging.ERROR, trouble)
+            self._log.log(level, "Redis: %s; %s", self._what, why, exc_info=where)
 
     def over(self) -> bool:
         """It works. Whether it was said not to."""

@@ -29,8 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from kvindex.events import Tier
-from kvindex.redis_link import RedisLink, StoreUnavailable
+from kvindex.redis_link import RedisLink
 from kvindex.redis_store import RedisStore
+from kvindex.redis_trouble import StoreUnavailable
 from loadtest.compare import metric
 from loadtest.demo.children import ChildFailed
 from loadtest.many_routers import Many, many

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from kvindex.redis_link import StoreUnavailable
 from kvindex.redis_store import RedisStore, closing
+from kvindex.redis_trouble import StoreUnavailable
 from router.assembly.engines import discoveries, endpoint_specs
 from router.assembly.shared import redis_link
 from router.certificates import Certificates

@@ -20,7 +20,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kvindex.redis_link import RedisLink, StoreUnavailable
+from kvindex.redis_link import RedisLink
+from kvindex.redis_trouble import Complaint, StoreUnavailable
 from router.api.admin import Order
 from router.orders import InForce, Orders
 from router.ports import Clock
@@ -104,7 +105,7 @@ class OrderSharing:
         self._drained: frozenset[str] = frozenset()
         """What the server said last."""
         self._seen_at = clock()
-        self._silent = False
+        self._complaint = Complaint(logger, "orders are not shared, and those known here stay in force")
         self._one_at_a_time = asyncio.Lock()
         orders.tell(self._note)
 
@@ -128,13 +129,10 @@ class OrderSharing:
                     logger.warning("Redis has lost orders: what is in force here is written back")
                     version, drained = await self._ask("restore", held)
             except StoreUnavailable as unavailable:
-                if not self._silent:
-                    logger.warning("orders are not shared (%s): those known here stay in force", unavailable)
-                self._silent = True
+                self._complaint.about(unavailable)
                 return False
-            if self._silent:
+            if self._complaint.over():
                 logger.info("orders are shared again")
-            self._silent = False
             if seen:
                 self._seen_at = self._clock()
             for name, noted in telling.items():

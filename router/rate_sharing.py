@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from kvindex.redis_link import RedisLink, StoreUnavailable
+from kvindex.redis_link import RedisLink
+from kvindex.redis_trouble import StoreUnavailable
 from router.flowcontrol.key_limits import KeyLimits, Used
 
 logger = logging.getLogger(__name__)
