@@ -86,17 +86,19 @@ class Prose:
 def begun(seed: int, prompt: Sequence[int], salt: str, words: WordList, mean: int) -> int:
     """How many of the prompt's last tokens are the beginning of the answer to those before them; 0: none are.
 
-    A language model goes on with what it has said itself as if it had not been interrupted, and so does this one.
+    A language model goes on with what it has said itself as if it had not been interrupted, and so does this one. Of
+    two beginnings the longer counts: one of a token or two may be there by chance.
     """
+    found = 0
     for count in range(1, min(len(prompt) - 1, _BEGUN_LIMIT) + 1):
         token = prompt[-count]
         if token in words.opening:
             prose = Prose(make_rng(seed, prompt[:-count], salt), words, mean)
             if prose.opener == token and prose.write(count) == list(prompt[-count:]):
-                return count
+                found = count
         if token not in words.inner:
             break
-    return 0
+    return found
 
 
 def json_value(rng: random.Random, schema: Any, depth: int = 0) -> Any:

@@ -26,10 +26,23 @@ def test_equal_seeds_and_prompts_give_equal_answers_and_shorter_ones_are_prefixe
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 6000), min_size=1, max_size=20), st.integers(1, 200))
 def test_a_prompt_that_ends_inside_an_answer_is_known_for_one(seed: int, prompt: list[int], count: int) -> None:
-    said = prose(seed, prompt, count)
-    assert begun(seed, [*prompt, *said], "", TOKENIZER.words, 96) == count
-    assert begun(seed + 1, [*prompt, *said], "", TOKENIZER.words, 96) == 0
-    assert begun(seed, [*prompt, *said, 0], "", TOKENIZER.words, 96) == 0
+    text = [*prompt, *prose(seed, prompt, count)]
+    found = begun(seed, text, "", TOKENIZER.words, 96)
+    assert found >= count
+    assert prose(seed, text[:-found], found) == text[-found:]
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 6000), min_size=1, max_size=20), st.integers(1, 200))
+def test_what_nothing_would_have_answered_is_no_beginning(seed: int, prompt: list[int], count: int) -> None:
+    text = [*prompt, *prose(seed, prompt, count)]
+    assert begun(seed, [*text, 0], "", TOKENIZER.words, 96) == 0
+    other = begun(seed + 1, text, "", TOKENIZER.words, 96)
+    # A token or two may be there by chance.
+    assert other == 0 or prose(seed + 1, text[:-other], other) == text[-other:]
+
+
+def test_an_answer_of_another_seed_is_no_beginning() -> None:
+    assert begun(8, [1, 2, 3, *prose(7, [1, 2, 3], 40)], "", TOKENIZER.words, 96) == 0
 
 
 def test_other_seeds_prompts_and_choices_give_other_answers() -> None:
