@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 import httpx
+import zmq
 
+from kvindex.events import END_OF_REPLAY, BlockRemoved, decode_events, decode_frames
 from router.core import Health
 from tests.real_vllm.engines import Engine
 from tests.support.router import RunningRouter, running_router
@@ -74,6 +76,72 @@ async def exact(router: RunningRouter, ranks: int | None = None) -> None:
 
 async def healthy(router: RunningRouter) -> None:
     await eventually(lambda: all(one.health is Health.HEALTHY for one in router.app.pool.snapshot()), "all are healthy")
+
+
+class Record:
+    """What one engine has published, as its replay socket tells; nothing is heard late or missed.
+
+    An engine looks at its replay socket before it takes the next events from its queue. So when two questions in a row
+    bring nothing new, there was nothing in the queue between them.
+    """
+
+    def __init__(self, replay_url: str) -> None:
+        self.next_sequence = 0
+        self.evicted = 0
+        """Blocks, since the engine's first event."""
+        self._context: zmq.Context[zmq.SyncSocket] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.RCVTIMEO, round(WAIT_S * 1000))
+        self._socket.connect(replay_url)
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+        self._context.term()
+
+    async def read(self) -> None:
+        """Returns when it has read all that the engine had to say at some moment after the call."""
+        silent = 0
+        while silent < 2:
+            silent = 0 if await asyncio.to_thread(self._read_on) else silent + 1
+
+    def _read_on(self) -> bool:
+        """Whether there was anything new."""
+        asked = self.next_sequence
+        self._socket.send_multipart([b"", asked.to_bytes(8, "big")])
+        while (message := decode_frames(self._socket.recv_multipart()[1:])).sequence != END_OF_REPLAY:
+            self.next_sequence = message.sequence + 1
+            removals = (event for event in decode_events(message.payload).events if isinstance(event, BlockRemoved))
+            self.evicted += sum(len(event.block_hashes) for event in removals)
+        return self.next_sequence > asked
+
+
+@asynccontextmanager
+async def records_of(router: RunningRouter) -> AsyncIterator[dict[str, Record]]:
+    """Endpoint id -> its engine's record."""
+    subscribers = {name: one.subscriber for name, one in router.app.indexing.following().items()}
+    records = {
+        name: Record(subscriber.source.replay_url)
+        for name, subscriber in subscribers.items()
+        if subscriber is not None and subscriber.source.replay_url is not None
+    }
+    assert len(records) == len(subscribers), "not every engine replays its events"
+    try:
+        yield records
+    finally:
+        for record in records.values():
+            record.close()
+
+
+async def all_heard(router: RunningRouter, records: dict[str, Record]) -> None:
+    """Returns when the router knows all that the engines have published; they must have nothing to do."""
+    await asyncio.gather(*(record.read() for record in records.values()))
+    following = router.app.indexing.following()
+
+    def heard(name: str, record: Record) -> bool:
+        subscriber = following[name].subscriber
+        return subscriber is not None and (subscriber.ingest.next_sequence or 0) >= record.next_sequence
+
+    await eventually(lambda: all(heard(name, record) for name, record in records.items()), "all events heard")
 
 
 class EventProxy:

@@ -6,7 +6,6 @@ engine's word is `cached_tokens`; both leave out the last block of a prompt that
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -16,7 +15,16 @@ import pytest
 
 from tests.real_vllm.build import FULL
 from tests.real_vllm.engines import BLOCK, Engine
-from tests.real_vllm.routers import EventProxy, client_of, eventually, exact, healthy, router_over
+from tests.real_vllm.routers import (
+    EventProxy,
+    all_heard,
+    client_of,
+    eventually,
+    exact,
+    healthy,
+    records_of,
+    router_over,
+)
 from tests.real_vllm.workload import CHAT, COMPLETIONS, Ask, completion, numbers, workload
 from tests.support.router import RunningRouter
 
@@ -29,9 +37,23 @@ class Seen(NamedTuple):
     prompt: int
     predicted: int
     cached: int
+    evicted: int
+    """Blocks that the engine evicted while it served this."""
+
+    @property
+    def right(self) -> bool:
+        return self.predicted == self.cached
+
+    @property
+    def explained(self) -> bool:
+        """The first prompts of a batch may take blocks that the last one would have found."""
+        return self.ask.kind == "batch" and self.predicted - self.cached in range(self.evicted * BLOCK + 1)
 
     def __str__(self) -> str:
-        return f"{self.ask.kind} on {self.endpoint}: predicted {self.predicted}, cached {self.cached} of {self.prompt}"
+        return (
+            f"{self.ask.kind} on {self.endpoint}: predicted {self.predicted}, cached {self.cached} of {self.prompt}, "
+            f"{self.evicted} blocks evicted meanwhile"
+        )
 
 
 async def send(client: httpx.AsyncClient, ask: Ask) -> Seen:
@@ -47,33 +69,32 @@ async def send(client: httpx.AsyncClient, ask: Ask) -> Seen:
         usage["prompt_tokens"],
         int(answer.headers["x-kvrouter-matched-tokens"]),
         (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
+        0,
     )
 
 
 async def send_all(router: RunningRouter, asks: Iterable[Ask]) -> list[Seen]:
+    """One after the other, each when the router has heard of all that the one before did to the engines' caches."""
     seen = []
-    async with client_of(router) as client:
+    async with client_of(router) as client, records_of(router) as records:
+        await all_heard(router, records)
         for ask in asks:
-            await silence(router)
-            seen.append(await send(client, ask))
+            before = {name: record.evicted for name, record in records.items()}
+            one = await send(client, ask)
+            await all_heard(router, records)
+            seen.append(one._replace(evicted=records[one.endpoint].evicted - before[one.endpoint]))
     return seen
 
 
-async def silence(router: RunningRouter) -> None:
-    """Until no engine has said anything for a while: an answer's end may overtake what that step evicted."""
-    heard = None
-    while heard != (heard := [following.counts() for following in router.app.indexing.following().values()]):
-        await asyncio.sleep(0.05)
-
-
 def judge(seen: Sequence[Seen], note: Note, what: str) -> None:
-    """At least 99.5 % are right, and something was cached at all."""
-    wrong = [one for one in seen if one.predicted != one.cached]
+    """At least 99.5 % are right or explained, and something was cached at all."""
+    off = [one for one in seen if not one.right]
+    wrong = [one for one in off if not one.explained]
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(one.ask.kind for one in seen).most_common())
     cached = sum(one.cached for one in seen) / sum(one.prompt for one in seen)
-    note(f"{what}: {len(seen) - len(wrong)} of {len(seen)} predictions right, {cached:.0%} cached ({kinds})")
-    for one in wrong:
-        note(f"  wrong: {one}")
+    note(f"{what}: {len(seen) - len(off)} of {len(seen)} predictions right, {cached:.0%} cached ({kinds})")
+    for one in off:
+        note(f"  {'explained' if one.explained else 'wrong'}: {one}")
     assert len(seen) - len(wrong) >= 0.995 * len(seen), "\n".join(map(str, wrong))
     assert cached > 0.1
 
@@ -84,8 +105,9 @@ async def test_predictions_are_the_engines_own_counts(aggregated: list[Engine], 
         seen = await send_all(router, workload(600 if FULL else 200, seed=1))
     judge(seen, note, "two engines, one with int hashes and one with bytes")
     for engine in aggregated:
-        computed = sum(one.prompt - one.cached for one in seen if one.endpoint == engine.id)
-        assert computed > 2 * engine.spec.blocks * BLOCK, "a cache this large evicts nothing"
+        evicted = sum(one.evicted for one in seen if one.endpoint == engine.id)
+        note(f"  {engine.id} evicted {evicted} blocks of {engine.spec.blocks}")
+        assert evicted > 0, "a cache this large evicts nothing"
 
 
 async def test_a_router_that_comes_late_learns_from_the_replay(aggregated: list[Engine], note: Note) -> None:
