@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 from typer.exceptions import Abort, TyperException
 
+from router import plain_yaml
 from router.errors import ConfigError
 from router.reload import SettingsLoader
 from router.settings import Settings, dump
@@ -105,7 +105,7 @@ def serve(
         from router.preflight import preflight
 
         preflight(settings)
-        typer.echo(yaml.safe_dump(dump(settings), sort_keys=False, allow_unicode=True), nl=False)
+        typer.echo(plain_yaml.dump(dump(settings)), nl=False)
         return
     raise typer.Exit(_serve(settings, loader))
 

@@ -51,6 +51,14 @@ PlainLoader.add_implicit_resolver(f"{_TAG}int", re.compile(rf"({_INT.pattern})\Z
 PlainLoader.add_implicit_resolver(f"{_TAG}float", re.compile(rf"({_FLOAT.pattern})\Z"), list("-+0123456789."))
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Puts in quotes what either reader, ours or that of YAML 1.1, would take for a number."""
+
+
+for _tag, _pattern in ((f"{_TAG}int", _INT), (f"{_TAG}float", _FLOAT)):
+    _PlainDumper.add_implicit_resolver(_tag, re.compile(rf"({_pattern.pattern})\Z"), list("-+0123456789."))
+
+
 class NotYaml(ValueError):
     """What is wrong with a text, in a few words and with its line."""
 
@@ -64,3 +72,11 @@ def load(text: str | bytes) -> Any:
         raise NotYaml(f"{error.problem or error.context}" + (f" in line {mark.line + 1}" if mark else "")) from None
     except (yaml.YAMLError, RecursionError, ValueError):
         raise NotYaml("it holds something that is no plain value") from None
+
+
+def dump(value: Any) -> str:
+    """Plain values as a text that `load` reads back, in their order.
+
+    Letters beyond ASCII are escaped: PyYAML writes some of them as what it then reads as a line's end.
+    """
+    return yaml.dump(value, Dumper=_PlainDumper, sort_keys=False)
