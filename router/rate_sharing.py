@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from kvindex.redis_link import RedisLink
-from kvindex.redis_trouble import StoreUnavailable
+from kvindex.redis_trouble import Complaint, StoreUnavailable
 from router.flowcontrol.key_limits import KeyLimits, Used
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class RateSharing:
         self._routers = routers
         self._interval_s = interval_s
         self._seen: dict[bytes, int] | None = None
+        self._complaint = Complaint(logger, "rates are not shared, and each router gives its part of them")
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -67,13 +68,12 @@ class RateSharing:
         try:
             reply = await self._link.eval(_SCRIPT, [self._key], arguments)
         except StoreUnavailable as unavailable:
-            if self._limits.share == 1.0:
-                logger.warning("rates are not shared (%s): each router gives its part of them", unavailable)
+            self._complaint.about(unavailable)
             self._limits.share = 1 / max(self._routers(), 1)
             # What the others did meanwhile is not charged to anybody later.
             self._seen = None
             return
-        if self._limits.share != 1.0:
+        if self._complaint.over():
             logger.info("rates are shared again")
         self._limits.share = 1.0
         self._hear(dict(zip(reply[::2], map(int, reply[1::2]), strict=True)), dict(_fields(used)))

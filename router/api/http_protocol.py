@@ -249,12 +249,20 @@ class BoundedHttp(HttpToolsProtocol):
             self._heard = now
         elif not self._in_head:
             if now - self._heard > limits.body_idle_s:
-                self._refuse(RequestTimeout(f"No more of the request's body came for {limits.body_idle_s:g} s."))
+                self._refuse(
+                    RequestTimeout(
+                        f"No more of the request's body came for {limits.body_idle_s:g} s (server.body_idle_timeout_s)."
+                    )
+                )
             elif now - self._began > limits.body_s:
-                self._refuse(RequestTimeout(f"The request's body took longer than {limits.body_s:g} s."))
+                self._refuse(
+                    RequestTimeout(f"The request's body took longer than {limits.body_s:g} s (server.body_timeout_s).")
+                )
         elif self._head_bytes:
             if now - self._began > limits.head_s:
-                self._refuse(RequestTimeout(f"The request's head took longer than {limits.head_s:g} s."))
+                self._refuse(
+                    RequestTimeout(f"The request's head took longer than {limits.head_s:g} s (server.head_timeout_s).")
+                )
         elif self._latest() is None and now - self._began > limits.head_s:
             self.transport.close()
 

@@ -105,7 +105,7 @@ class Continuing:
         except UpstreamError as error:
             self._dispatch.failed(asked, Leg.DECODE, candidate, error)
             return False
-        self._dispatch.note_status(candidate, response.status)
+        self._dispatch.note_answer(trip, candidate, response.status)
         try:
             content_type = next((value for name, value in response.headers if name == b"content-type"), b"")
             if response.status != 200 or not content_type.startswith(b"text/event-stream"):

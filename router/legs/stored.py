@@ -43,7 +43,7 @@ class StoredResponses:
                     failure, unheard = error, True
                     continue
                 try:
-                    self._dispatch.note_status(candidate, response.status)
+                    self._dispatch.note_answer(trip, candidate, response.status)
                     if response.status in self._settings.retry_statuses and not last:
                         self._dispatch.passed_over(request, Leg.DECODE, candidate, "status", str(response.status))
                         unheard = True

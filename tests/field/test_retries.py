@@ -280,6 +280,20 @@ async def test_ret_02_a_request_that_breaks_every_engine_takes_none_out() -> Non
         assert (await at.chat()).status_code == 200
 
 
+async def test_ret_02_a_stored_response_that_cannot_be_read_takes_no_engine_out() -> None:
+    async def script(call: Call) -> None:
+        if call.path.startswith("/v1/responses/"):
+            await call.answer({"error": {"message": "broken", "code": 500}}, 500)
+        else:
+            await serve(call)
+
+    async with field(script, script) as at:
+        for _ in range(30):
+            assert (await at.client.get("/v1/responses/resp_1")).status_code == 500
+        assert all(state.health is Health.HEALTHY for state in at.router.app.pool.snapshot())
+        assert (await at.chat()).status_code == 200
+
+
 async def test_ret_02_an_engine_that_fails_where_another_does_not_is_taken_out() -> None:
     async def broken(call: Call) -> None:
         await call.answer({"error": {"message": "broken", "code": 500}}, 500)

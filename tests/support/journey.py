@@ -151,6 +151,8 @@ class FakePool:
         self.states = list(states)
         self.failed: list[str] = []
         self.errors: list[str] = []
+        self.brink: set[str] = set()
+        self.excused: list[str] = []
         self.succeeded: list[str] = []
         self.refreshes = 0
 
@@ -164,9 +166,10 @@ class FakePool:
         self.errors.append(endpoint.id)
 
     def on_brink(self, endpoint: Endpoint) -> bool:
-        return False
+        return endpoint.id in self.brink
 
-    def excuse(self, endpoint: Endpoint) -> None: ...
+    def excuse(self, endpoint: Endpoint) -> None:
+        self.excused.append(endpoint.id)
 
     def report_success(self, endpoint: Endpoint) -> None:
         self.succeeded.append(endpoint.id)

@@ -92,6 +92,15 @@ async def test_one_that_cannot_is_followed_by_another(fails: Any) -> None:
     assert at.inflight.snapshot() == {}
 
 
+async def test_a_rest_that_breaks_every_engine_takes_none_out() -> None:
+    at = world(lambda _: answer({}, 500), lambda _: answer({}, 500))
+    at.pool.brink = {"other0", "other1"}
+    with pytest.raises(UpstreamFailed):
+        await served(at)
+    assert at.pool.errors == []
+    assert at.pool.excused == ["other0", "other1"]
+
+
 async def test_attempts_are_bounded() -> None:
     at = world(*[goes_on(MORE, CUT)] * 6, max_attempts=3)
     with pytest.raises(UpstreamFailed):
