@@ -120,7 +120,7 @@ def sim(
     ] = "both",
     model: Annotated[str, typer.Option(help="Served model name.")] = "sim-model",
     alias: Annotated[list[str] | None, typer.Option(help="Another served name; may be repeated.")] = None,
-    profile: Annotated[str, typer.Option(help="Engine profile, or a YAML file with one.")] = "demo",
+    profile: Annotated[str, typer.Option(help="Engine profile, a YAML file with one, or FILE:NAME.")] = "demo",
     block_size: Annotated[int, typer.Option(help="Tokens in a block.")] = 16,
     num_gpu_blocks: Annotated[int | None, typer.Option(help="Blocks in the cache; default: the profile's.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most running requests; default: the profile's.")] = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import yaml
@@ -124,7 +124,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     loras: tuple[str, ...] = ()
     max_loras: int = 4
     profile: str = "demo"
-    """A name in profiles.yaml, or the path of a YAML file with one profile."""
+    """A name in profiles.yaml, the path of a YAML file with one profile, or FILE:NAME."""
     block_size: int = 16
     num_gpu_blocks: int | None = None
     """None: the profile's kv_tokens / block_size."""
@@ -205,18 +205,30 @@ def load_profiles(path: Path | None = None) -> dict[str, EngineProfile]:
     source = path or Path(str(resources.files(PACKAGE) / "profiles.yaml"))
     try:
         read = yaml.safe_load(source.read_text(encoding="utf-8"))
-        profiles = msgspec.convert(read, dict[str, EngineProfile])
     except OSError as error:
         raise SimulatorConfigError(f"profile: {source} cannot be read ({error.strerror}); name a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise SimulatorConfigError(f"profile: {source} is not YAML; give a file like profiles.yaml") from None
-    except msgspec.ValidationError as error:
+    if not isinstance(read, dict) or not read or not all(isinstance(each, dict) for each in read.values()):
         raise SimulatorConfigError(
-            f"profile: {source} is not a mapping of a name to an engine's constants ({error}); see profiles.yaml"
-        ) from None
-    for name, profile in profiles.items():
-        refuse_senseless(profile, _PROFILE_BOUNDS, f"profile {name}: ")
-    return profiles
+            f"profile: {source} is not a mapping of a name to an engine's constants; see profiles.yaml"
+        )
+    return {str(name): _profile(f"{source}, {name}", constants) for name, constants in read.items()}
+
+
+def _profile(where: str, constants: dict[str, Any]) -> EngineProfile:
+    try:
+        # Not strict: to YAML 1.1 a number like 1e-9 is text.
+        profile = msgspec.convert(constants, EngineProfile, strict=False)
+    except msgspec.ValidationError as error:
+        raise SimulatorConfigError(f"profile: {where}: {error}; see profiles.yaml") from None
+    refuse_senseless(profile, _PROFILE_BOUNDS, f"profile {where}: ")
+    if profile.chunk <= profile.max_seqs:
+        raise SimulatorConfigError(
+            f"profile {where}: chunk ({profile.chunk}) leaves no token for prompts beside max_seqs "
+            f"({profile.max_seqs}) answers; give a chunk above it"
+        )
+    return profile
 
 
 _PROFILE_BOUNDS = {
@@ -232,13 +244,29 @@ _PROFILE_BOUNDS = {
 
 
 def find_profile(name: str) -> EngineProfile:
-    """The profile of that name, or the one in the YAML file of that path. Raises SimulatorConfigError."""
-    if name.endswith((".yaml", ".yml")):
-        found = list(load_profiles(Path(name)).values())
-        if len(found) != 1:
-            raise SimulatorConfigError(f"profile: {name} holds {len(found)} profiles; give a file with one")
-        return found[0]
-    profiles = load_profiles()
-    if name not in profiles:
-        raise SimulatorConfigError(f"profile: no profile {name!r}; use one of {', '.join(profiles)} or a .yaml file")
-    return profiles[name]
+    """The profile of that name, the one in the YAML file of that path, or one of several there as FILE:NAME.
+
+    Raises `SimulatorConfigError`.
+    """
+    file, colon, wanted = name.rpartition(":")
+    if not colon or not file.endswith(_YAML):
+        file, wanted = name, ""
+    if not file.endswith(_YAML):
+        profiles = load_profiles()
+        if name not in profiles:
+            raise SimulatorConfigError(
+                f"profile: no profile {name!r}; use one of {', '.join(profiles)}, or a .yaml file of your own"
+            )
+        return profiles[name]
+    profiles = load_profiles(Path(file))
+    if wanted or len(profiles) == 1:
+        found = profiles.get(wanted) if wanted else next(iter(profiles.values()))
+        if found is None:
+            raise SimulatorConfigError(f"profile: {file} has no profile {wanted!r}; use one of {', '.join(profiles)}")
+        return found
+    raise SimulatorConfigError(
+        f"profile: {file} holds {len(profiles)} profiles; say which, as {file}:NAME with one of {', '.join(profiles)}"
+    )
+
+
+_YAML = (".yaml", ".yml")
