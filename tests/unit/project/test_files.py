@@ -91,3 +91,8 @@ def test_every_target_of_the_makefile_is_explained() -> None:
     assert {"install", "demo", "test", "check", "fix", "e2e", "bench", "loadtest", "up", "down"} <= set(
         phony[1].split()
     )
+
+
+def test_the_readme_leads_to_every_page_of_the_docs() -> None:
+    linked = set(re.findall(r"\(docs/([a-z-]+\.md)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")}
