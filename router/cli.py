@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from typer.exceptions import Abort, TyperException
 
@@ -21,6 +22,7 @@ from router import plain_yaml
 from router.errors import ConfigError
 from router.reload import SettingsLoader
 from router.settings import Settings, dump
+from router.settings.expected import expected
 from router.settings.keys import DIGEST_PREFIX, digest, sendable
 
 BAD_INPUT = 2
@@ -251,6 +253,8 @@ def plan(
             ),
             console,
         )
+    elif html is not None:
+        raise ConfigError("--html draws a recorded day: name one with --trace")
     else:
         plan_call.live(url, json, console)
 
@@ -356,10 +360,23 @@ def run(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         return _complain(str(error))
     except TyperException as error:
-        return _complain(error.format_message())
+        return _complain(_said(error))
     except (Abort, KeyboardInterrupt):
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _said(error: TyperException) -> str:
+    """What the command line's parser says; of a value it refuses, in the words that settings are refused in."""
+    cause, said = error.__cause__, error.format_message()
+    if not isinstance(cause, ValidationError):
+        return said
+    details = cause.errors(include_url=False)[0]
+    if details["type"] == "value_error":
+        mend = str(details["ctx"]["error"])
+    else:
+        mend = f"it must be {expected(details)}, not {str(details['input'])[:40]}"
+    return f"{said.removesuffix(error.message)}{mend}"
 
 
 def main() -> None:

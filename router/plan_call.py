@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from router import outputs
 from router.errors import ConfigError
 
 KEY_VARIABLE = "KVROUTER_API_KEY"
@@ -31,12 +32,15 @@ class Offline(msgspec.Struct, frozen=True, kw_only=True):
 
 def offline(asked: Offline, console: Console) -> None:
     """Raises `ConfigError`."""
+    outputs.check(asked.json, asked.html)
     try:
-        from loadtest.replay.scaling import plan_cli
+        from loadtest.replay.scaling import plan_cli, view
     except ImportError as error:
         raise ConfigError(
             f"kvrouter plan needs {error.name}, which is not installed: pip install 'kvrouter[planner]'"
         ) from None
+    if asked.html is not None:
+        view.chart_maker()
     found = plan_cli.report(
         plan_cli.Asked(
             traces=asked.traces,
@@ -46,24 +50,25 @@ def offline(asked: Offline, console: Console) -> None:
             survive_failures=asked.survive_failures,
         )
     )
-    if str(asked.json) == "-":
+    if asked.json == outputs.STANDARD_OUTPUT:
         sys.stdout.write(plan_cli.as_json(found).decode())
-        return
-    plan_cli.show(found, console)
-    if asked.json is not None:
-        _write(asked.json, plan_cli.as_json(found))
+    else:
+        plan_cli.show(found, console)
+    if asked.json not in (None, outputs.STANDARD_OUTPUT):
+        outputs.write(asked.json, plan_cli.as_json(found))
     if asked.html is not None:
         command = shlex.join(
             ["kvrouter", "plan", *(f"--trace={trace}" for trace in asked.traces), f"--slo={asked.slo}"]
         )
-        _write(asked.html, plan_cli.html(found, command).encode())
+        outputs.write(asked.html, plan_cli.html(found, command).encode())
 
 
 def live(url: str, json: Path | None, console: Console, timeout_s: float = 30.0) -> None:
     """Raises `ConfigError` for a router that cannot be reached or has no planner."""
+    outputs.check(json, None)
     answer = _ask(url, timeout_s)
     if json is not None and str(json) != "-":
-        _write(json, answer)
+        outputs.write(json, answer)
     if str(json) == "-":
         sys.stdout.write(answer.decode())
         return
@@ -120,10 +125,3 @@ def _show(shown: dict[str, Any], console: Console) -> None:
 
 def _engines(counts: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{each['count']} {each['role']} {each['variant']}" for each in counts) or "none"
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another file") from None

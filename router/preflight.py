@@ -5,7 +5,6 @@ What `kvrouter check` and `serve --print-config` refuse is what `serve` would re
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from router.assembly.clients import key_ring
@@ -13,6 +12,7 @@ from router.assembly.routing import scheduler
 from router.assembly.shared import redis_link
 from router.certificates import Certificates
 from router.errors import ConfigError
+from router.outputs import trouble
 from router.scheduling.build import ignore_failure
 from router.settings import Settings
 from router.tokenization.loader import load_tokenizer
@@ -28,8 +28,10 @@ def preflight(settings: Settings) -> None:
     Certificates(settings)
     if settings.shares:
         redis_link(settings)
-    if settings.log.requests is not None:
-        _writable(Path(settings.log.requests))
+    log = settings.log.requests
+    # Not opened: a log that does not exist yet does not begin here.
+    if log is not None and (why := trouble(Path(log))):
+        raise ConfigError(f"log.requests: {log} cannot be written ({why}): name a file in a folder of yours")
     for source in dict.fromkeys(_tokenizers(settings)):
         if Path(source).expanduser().exists() or source.startswith(("/", ".", "~")):
             load_tokenizer(source, offline=True)
@@ -38,20 +40,3 @@ def preflight(settings: Settings) -> None:
 def _tokenizers(settings: Settings) -> list[str]:
     chosen = settings.tokenization
     return [*chosen.models.values(), *([] if chosen.default is None else [chosen.default])]
-
-
-def _writable(path: Path) -> None:
-    """Without touching it: a log that does not exist yet does not begin here."""
-    try:
-        if path.is_dir():
-            why = "is a directory"
-        elif path.exists():
-            why = "" if os.access(path, os.W_OK) else "permission denied"
-        elif not path.absolute().parent.is_dir():
-            why = "no such folder"
-        else:
-            why = "" if os.access(path.absolute().parent, os.W_OK | os.X_OK) else "permission denied"
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no path"
-    if why:
-        raise ConfigError(f"log.requests: {path} cannot be written ({why}): name a file in a folder of yours")

@@ -43,14 +43,16 @@ def charts(report: Report, runs: Sequence[Run]) -> list[str]:
     window = report.plan.window
     by_policy = {row.policy: [run for run in runs if run.policy == row.policy] for row in report.rows}
     return [
-        _distribution("Time to first token: share of requests up to", "s", by_policy, window, lambda r: r.ttft_s),
-        _distribution("Time per output token: share of requests up to", "s", by_policy, window, lambda r: r.tpot_s),
-        _distribution("End to end: share of requests up to", "s", by_policy, window, lambda r: r.e2e_s),
+        _distribution("Time to first token", by_policy, window, lambda r: r.ttft_s),
+        _distribution("Time per output token after the first", by_policy, window, lambda r: r.tpot_s),
+        _distribution("End to end", by_policy, window, lambda r: r.e2e_s),
         _over_time(by_policy, window),
-        _bars("Mean TTFT, s", {row.policy: row.summary.ttft.mean for row in report.rows}),
-        _bars("Hit rate, %", {row.policy: 100 * row.summary.hit_rate for row in report.rows}),
+        _bars("Mean TTFT", "s", {row.policy: row.summary.ttft.mean for row in report.rows}),
+        _bars("Hit rate", "% of prompt tokens", {row.policy: 100 * row.summary.hit_rate for row in report.rows}),
         *(
-            _bars(f"Goodput at {slo}, %", {row.policy: 100 * row.summary.goodput[i] for row in report.rows})
+            _bars(
+                f"Goodput at {slo}", "% of requests", {row.policy: 100 * row.summary.goodput[i] for row in report.rows}
+            )
             for i, slo in enumerate(report.plan.slos)
         ),
         _engines(by_policy),
@@ -89,12 +91,11 @@ def _counted(runs: Sequence[Run], window: Window) -> list[Result]:
 
 def _distribution(
     title: str,
-    unit: str,
     by_policy: Mapping[str, Sequence[Run]],
     window: Window,
     value: Callable[[Result], float | None],
 ) -> str:
-    chart = new_chart(pygal.XY, title, logarithmic=False, show_dots=False, x_title=unit)
+    chart = new_chart(pygal.XY, title, logarithmic=False, show_dots=False, x_title="s or less (logarithmic)")
     marks: set[int] = set()
     for policy, runs in by_policy.items():
         ordered = sorted(v for result in _counted(runs, window) if (v := value(result)) is not None)
@@ -105,12 +106,12 @@ def _distribution(
         marks |= set(range(math.floor(points[0][0]), math.ceil(points[-1][0]) + 1))
         chart.add(policy, points)
     chart.x_labels = [{"value": mark, "label": f"{10.0**mark:g}"} for mark in sorted(marks)]
-    chart.y_title = "%"
+    chart.y_title = "% of requests"
     return svg(chart)
 
 
 def _over_time(by_policy: Mapping[str, Sequence[Run]], window: Window) -> str:
-    chart = new_chart(pygal.XY, "Mean TTFT of the requests that arrived then, s", show_dots=False, x_title="arrival, s")
+    chart = new_chart(pygal.XY, "Mean TTFT by arrival", show_dots=False, x_title="arrival, s", y_title="s")
     for policy, runs in by_policy.items():
         results = _counted(runs, window)
         if not results:
@@ -125,8 +126,8 @@ def _over_time(by_policy: Mapping[str, Sequence[Run]], window: Window) -> str:
     return svg(chart)
 
 
-def _bars(title: str, values: Mapping[str, float]) -> str:
-    chart = new_chart(pygal.HorizontalBar, title, show_legend=False, print_values=True)
+def _bars(title: str, unit: str, values: Mapping[str, float]) -> str:
+    chart = new_chart(pygal.HorizontalBar, title, show_legend=False, print_values=True, x_title=unit)
     chart.value_formatter = lambda value: f"{value:.3g}"
     names = list(values)[::-1]
     chart.x_labels = names
@@ -135,7 +136,7 @@ def _bars(title: str, values: Mapping[str, float]) -> str:
 
 
 def _engines(by_policy: Mapping[str, Sequence[Run]]) -> str:
-    chart = new_chart(pygal.Bar, "Busy seconds of each engine")
+    chart = new_chart(pygal.Bar, "Time that each engine computed", x_title="engine", y_title="s")
     names = list(dict.fromkeys(share.endpoint for runs in by_policy.values() for run in runs for share in run.shares))
     chart.x_labels = names
     for policy, runs in by_policy.items():

@@ -9,8 +9,9 @@ from pathlib import Path
 import loadtest.replay
 
 WORLD = (
-    *(f"loadtest/replay/{name}.py" for name in ("cache", "engine", "fleet", "inputs", "job", "plan", "results")),
-    *(f"loadtest/replay/{name}.py" for name in ("routing", "simulation", "synthetic", "workload")),
+    *(f"loadtest/replay/{name}.py" for name in ("cache", "csv_lines", "engine", "fleet", "inputs", "job")),
+    *(f"loadtest/replay/{name}.py" for name in ("json_lines", "lines", "plan", "results", "routing", "simulation")),
+    *(f"loadtest/replay/{name}.py" for name in ("synthetic", "workload")),
     "loadtest/replay/policies",
     "loadtest/simulator/timing.py",
     "loadtest/simulator/profiles.yaml",

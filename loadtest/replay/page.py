@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
 
 from loadtest.replay.compare import Ratio
-from loadtest.replay.report import Report
+from loadtest.replay.report import Report, failure
 from loadtest.replay.results import Run, Spread
 from router.errors import ConfigError
 
@@ -29,7 +30,7 @@ def chart_maker() -> Charts:
 def page(report: Report, runs: Sequence[Run], command: str, charts: Charts) -> str:
     """`command`: what makes this page again."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"spread": _spread, "ratio": _ratio, "number": _number}
+    environment.filters |= {"spread": _spread, "ratio": _ratio, "number": _number, "failure": failure}
     template = environment.from_string(
         resources.files("loadtest.replay").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
@@ -37,7 +38,8 @@ def page(report: Report, runs: Sequence[Run], command: str, charts: Charts) -> s
 
 
 def _spread(spread: Spread, scale: float, digits: int) -> list[str]:
-    return [f"{value * scale:.{digits}f}" for value in (spread.mean, spread.p50, spread.p90, spread.p99)]
+    values = (spread.mean, spread.p50, spread.p90, spread.p99)
+    return ["" if math.isnan(value) else f"{value * scale:.{digits}f}" for value in values]
 
 
 def _ratio(ratio: Ratio | None) -> str:
@@ -45,4 +47,4 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
+    return "" if value is None or math.isnan(value) else f"{value:,.{digits}f}"

@@ -14,13 +14,15 @@ import msgspec
 
 from loadtest.replay.clairvoyant import Arrival, Moment, look_ahead
 from loadtest.replay.fleet import Fleet, Member, slower
-from loadtest.replay.inputs import InputError, read_workload
+from loadtest.replay.inputs import read_workload
+from loadtest.replay.lines import InputError
 from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Outlook, Run, Slo, Window
 from loadtest.replay.simulation import Conditions, Simulation
 from loadtest.replay.synthetic import KINDS, make
 from loadtest.replay.workload import Workload, arriving_from, faster, jittered, merged, with_answers, with_sessions
 from loadtest.simulator.settings import SimulatorConfigError, find_profile
+from loadtest.simulator.timing import EngineProfile
 from router.core import Role
 from router.errors import ConfigError
 
@@ -59,10 +61,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     outlook_size: int = 40
 
 
-def load(plan: Plan) -> Workload:
-    """The traces of the plan, merged, before seed and speed. Raises `ConfigError`."""
+def load(plan: Plan, remarked: Callable[[str], None] = lambda _: None) -> Workload:
+    """The traces of the plan, merged, before seed and speed. `remarked` is told what of them is not replayed.
+
+    Raises `ConfigError`.
+    """
     try:
-        read = [_read(trace, plan) for trace in plan.traces]
+        read = [_read(trace, plan, remarked) for trace in plan.traces]
         workload = read[0] if len(read) == 1 else merged("+".join(w.name for w in read), read)
     except InputError as error:
         raise ConfigError(str(error)) from None
@@ -78,9 +83,9 @@ def load(plan: Plan) -> Workload:
     return msgspec.structs.replace(workload, requests=requests)
 
 
-def _read(trace: str, plan: Plan) -> Workload:
+def _read(trace: str, plan: Plan, remarked: Callable[[str], None]) -> Workload:
     if not trace.startswith(_SYNTHETIC):
-        return read_workload(Path(trace), block_size=plan.block_size, closed=plan.closed)
+        return read_workload(Path(trace), block_size=plan.block_size, closed=plan.closed, remarked=remarked)
     kind = trace.removeprefix(_SYNTHETIC)
     if kind not in KINDS:
         raise ConfigError(
@@ -97,12 +102,17 @@ def seeded(workload: Workload, plan: Plan, seed: int) -> Workload:
     return msgspec.structs.replace(workload, requests=faster(requests, plan.speed))
 
 
-def fleet(plan: Plan) -> Fleet:
+def engine_profile(name: str) -> EngineProfile:
     """Raises `ConfigError`."""
     try:
-        profiles = [find_profile(name) for name in plan.profiles]
-    except (SimulatorConfigError, msgspec.ValidationError, OSError) as error:
-        raise ConfigError(f"--engine-profile: {error}") from None
+        return find_profile(name)
+    except SimulatorConfigError as error:
+        raise ConfigError(f"--engine-profile: {str(error).removeprefix('profile: ')}") from None
+
+
+def fleet(plan: Plan) -> Fleet:
+    """Raises `ConfigError`."""
+    profiles = [engine_profile(name) for name in plan.profiles]
     roles = [Role.BOTH] * plan.engines
     if plan.prefill or plan.decode:
         roles = [Role.PREFILL] * plan.prefill + [Role.DECODE] * plan.decode
@@ -132,7 +142,7 @@ def run_one(
     """Raises `ConfigError`."""
     replayed, contestant = seeded(workload, plan, seed), find(policy)
     looks = plan.outlooks and not (contestant.pooled or plan.prefill)
-    moments = _window_starts(plan, replayed) if looks else ()
+    moments = window_starts(plan, replayed) if looks else ()
     simulation = Simulation(replayed, contestant, fleet(plan), plan.conditions, seed=seed, moments=moments)
     run = simulation.run(progress)
     # Under the name it was asked for, which for a file is its path.
@@ -140,7 +150,8 @@ def run_one(
     return msgspec.structs.replace(run, policy=policy, outlooks=outlooks)
 
 
-def _window_starts(plan: Plan, workload: Workload) -> list[int]:
+def window_starts(plan: Plan, workload: Workload) -> list[int]:
+    """Numbers of the requests that short windows begin with; none where fewer count than a window has."""
     numbers = [r.number for r in workload.requests if plan.window.begin <= r.at < plan.window.end]
     numbers = numbers[: max(len(numbers) - plan.outlook_size, 0)]
     return [numbers[int((i + 0.5) * len(numbers) / plan.outlooks)] for i in range(plan.outlooks)] if numbers else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,8 +11,21 @@ import msgspec
 from loadtest.replay.compare import Ratio, e2e, ratio, regret, ttft
 from loadtest.replay.plan import Plan
 from loadtest.replay.results import Run, Spread, Summary, summarize
+from router.observability.events import Outcome
 
 BOUND, WORST = "pooled", "round-robin"
+
+FAILURES = {
+    Outcome.CLIENT_ERROR: "longer than the KV space",
+    Outcome.CUT: "cut off, the engine died",
+    Outcome.UPSTREAM_ERROR: "no engine left to ask",
+    Outcome.REFUSED: "no engine to choose",
+}
+"""Why a request of a replay was not answered to its end, for people."""
+
+
+def failure(outcome: str) -> str:
+    return FAILURES.get(Outcome(outcome), outcome)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +93,13 @@ def _finite(value: Any) -> Any:
 def _mean(summaries: Sequence[Summary]) -> Summary:
     """Over seeds, number by number."""
     first, count = summaries[0], len(summaries)
-
-    reasons = sorted({reason for s in summaries for reason in s.reasons})
     errors = [s.prediction_error for s in summaries if s.prediction_error is not None]
     over = [s.over_clairvoyant for s in summaries if s.over_clairvoyant is not None]
+
+    def total(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        return {
+            name: sum(each.get(name, 0) for each in counts) for name in sorted({n for each in counts for n in each})
+        }
 
     def mean(values: Sequence[float]) -> float:
         return math.fsum(values) / count
@@ -99,6 +115,7 @@ def _mean(summaries: Sequence[Summary]) -> Summary:
     return Summary(
         requests=round(mean([s.requests for s in summaries])),
         failed=sum(s.failed for s in summaries),
+        failures=total([s.failures for s in summaries]),
         ttft=spread([s.ttft for s in summaries]),
         tpot=spread([s.tpot for s in summaries]),
         e2e=spread([s.e2e for s in summaries]),
@@ -108,7 +125,7 @@ def _mean(summaries: Sequence[Summary]) -> Summary:
         load_spread=mean([s.load_spread for s in summaries]),
         busy_spread=mean([s.busy_spread for s in summaries]),
         preempted=round(mean([s.preempted for s in summaries])),
-        reasons={reason: sum(s.reasons.get(reason, 0) for s in summaries) for reason in reasons},
+        reasons=total([s.reasons for s in summaries]),
         prediction_error=mean(errors) if len(errors) == count else None,
         over_clairvoyant=mean(over) if len(over) == count else None,
         decisions_per_s=mean([s.decisions_per_s for s in summaries]),

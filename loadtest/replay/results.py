@@ -138,6 +138,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     failed: int
     """Not answered to the end."""
+    failures: Mapping[str, int] = {}
+    """The same by outcome."""
     ttft: Spread
     tpot: Spread
     e2e: Spread
@@ -177,6 +179,7 @@ def summarize(run: Run, slos: Sequence[Slo], window: Window) -> Summary:
     return Summary(
         requests=len(counted),
         failed=len(counted) - len(good),
+        failures=dict(Counter(result.outcome.value for result in counted if result.outcome is not Outcome.OK)),
         ttft=Spread.of([result.ttft_s for result in good if result.ttft_s is not None]),
         tpot=Spread.of([tpot for result in good if (tpot := result.tpot_s) is not None]),
         e2e=Spread.of([result.e2e_s for result in good]),

@@ -21,41 +21,52 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-import yaml
+from msgspec import Meta
 
+from loadtest.replay.asking import check_plan, check_run, check_workload
 from loadtest.replay.digests import PRODUCT, WORLD, digest
 from loadtest.replay.plan import Plan, load, run_one
 from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Slo, Summary, Window, slo_headers, summarize
 from loadtest.replay.simulation import Conditions
+from router import plain_yaml
 from router.errors import ConfigError
+from router.outputs import make_folder
+
+_Engines = Annotated[int, Meta(ge=1, le=1024)]
+_Factor = Annotated[float, Meta(ge=0.001, le=1000)]
+_Seconds = Annotated[float, Meta(ge=0)]
+_Above0 = Annotated[float, Meta(gt=0)]
+_Pause = Annotated[float, Meta(ge=0, le=3600)]
 
 
 class PointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"begin": "from"}):
     """One situation, in the words of `kvrouter replay`."""
 
-    traces: tuple[str, ...]
-    engines: int = 8
-    prefill: int = 0
-    decode: int = 0
+    traces: Annotated[tuple[str, ...], Meta(min_length=1)]
+    engines: _Engines | None = None
+    """8 unless `prefill` and `decode` are given."""
+    prefill: Annotated[int, Meta(ge=0, le=1024)] = 0
+    decode: Annotated[int, Meta(ge=0, le=1024)] = 0
     profile: tuple[str, ...] | str = "70b-tp4"
     slow: dict[str, float] = {}
-    kv_scale: float = 1.0
-    kill: dict[str, float] = {}
-    """Engine -> second of its death."""
-    join: tuple[float, ...] = ()
-    speed: float = 1.0
-    skip: float = 0.0
-    begin: float = 0.0
-    until: float = float("inf")
+    kv_scale: _Factor = 1.0
+    kill: dict[str, _Seconds] = {}
+    """Engine -> second of the replay in which it dies."""
+    join: tuple[_Seconds, ...] = ()
+    """Seconds of the replay."""
+    speed: _Factor = 1.0
+    skip: _Seconds = 0.0
+    begin: _Seconds = 0.0
+    until: _Seconds = float("inf")
     """Seconds of the trace before `speed`, as are `begin` and `skip`."""
-    limit: int | None = None
-    slo: tuple[tuple[float, float], ...] = ((2.0, 0.05),)
-    metrics_age: float = 0.0
-    event_lag: float = 0.0
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    slo: tuple[tuple[_Above0, _Above0], ...] = ((2.0, 0.05),)
+    metrics_age: _Pause = 0.0
+    event_lag: _Pause = 0.0
     approximate: bool = False
     send_slo: bool = False
     preemption: bool = False
@@ -68,7 +79,7 @@ class StudySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     policies: tuple[str, ...]
     points: dict[str, dict[str, Any]]
     base: str = "default"
-    seeds: int = 5
+    seeds: Annotated[int, Meta(ge=1, le=100)] = 5
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,10 +118,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 def read_study(path: Path, traces: Path) -> Study:
     """`traces`: the folder that trace names are relative to. Raises `ConfigError`."""
     try:
-        settings = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), StudySettings)
+        settings = msgspec.convert(plain_yaml.load(path.read_text(encoding="utf-8")), StudySettings)
     except OSError as error:
         raise ConfigError(f"--study: {path} cannot be read ({error.strerror}): name a YAML file") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, plain_yaml.NotYaml) as error:
         raise ConfigError(f"--study: {path} is no YAML ({error}): mend the file") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"--study: {path}: {error}: docs/replay.md tells what a study holds") from None
@@ -119,8 +130,12 @@ def read_study(path: Path, traces: Path) -> Study:
         for group, written in settings.points.items()
         for values in _expanded(group, written, path)
     ]
-    for policy in dict.fromkeys(policy for point in points for policy in point.plan.policies):
-        find(policy)
+    for point in points:
+        try:
+            check_plan(point.plan)
+        except ConfigError as error:
+            place = f"{point.group}: {point.name}" if point.name else point.group
+            raise ConfigError(f"--study: {path}: point {place}: {error}") from None
     return Study(base=settings.base, points=points)
 
 
@@ -141,12 +156,14 @@ def _expanded(group: str, written: Mapping[str, Any], path: Path) -> Iterator[tu
 
 def _point(group: str, named: tuple[str, PointSettings], settings: StudySettings, path: Path, traces: Path) -> Point:
     name, point = named
+    if point.engines is not None and (point.prefill or point.decode):
+        raise ConfigError(f"--study: {path}: point {group}: engines, and prefill with decode, exclude each other")
     policies = dict.fromkeys((settings.base, *settings.policies, *point.policies))
     plan = Plan(
         traces=[trace if ":" in trace else str(traces / trace) for trace in point.traces],
         policies=[_beside(path, policy) for policy in policies],
         seeds=tuple(range(1, settings.seeds + 1)),
-        engines=point.engines,
+        engines=point.engines or 8,
         prefill=point.prefill,
         decode=point.decode,
         profiles=(point.profile,) if isinstance(point.profile, str) else point.profile,
@@ -186,7 +203,7 @@ Progress = Callable[[Point, str, int, int, int], None]
 
 def run_study(study: Study, results: Path, jobs: int, progress: Progress) -> list[Kept]:
     """Every run's outcome, from the results folder where it is there. Raises `ConfigError`."""
-    results.mkdir(parents=True, exist_ok=True)
+    make_folder("--results", results)
     asked = list(study.runs())
     missing = [run for run in asked if not _file(results, *run).exists()]
     done = len(asked) - len(missing)
@@ -215,7 +232,10 @@ def _at_once(missing: Sequence[Asked], results: Path, jobs: int) -> Iterator[Ask
 
 def _run(point: Point, policy: str, seed: int, results: Path) -> None:
     plan = point.plan
-    run = run_one(plan, load(plan), policy, seed)
+    workload = load(plan)
+    check_workload(plan, workload)
+    run = run_one(plan, workload, policy, seed)
+    check_run(plan, run)
     taken: dict[str, int] = {share.endpoint: 0 for share in run.shares}
     for result in run.results:
         if result.endpoint is not None and plan.window.counts(result):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-import yaml
 
 from loadtest.replay.study import Point, read_study, run_study
 from loadtest.replay.study_tables import markdown
+from router import plain_yaml
 from router.errors import ConfigError
 
 
@@ -27,10 +27,10 @@ def run(study: Path, traces: Path, results: Path, jobs: int) -> None:
 
 def _of_laws(path: Path) -> bool:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = plain_yaml.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--study: {path} cannot be read ({error.strerror}): name a YAML file") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, plain_yaml.NotYaml) as error:
         raise ConfigError(f"--study: {path} is no YAML ({error}): mend the file") from None
     return isinstance(document, dict) and "laws" in document
 

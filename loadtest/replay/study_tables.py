@@ -59,7 +59,8 @@ def over(
         if not own or not other:
             return None
         pairs = [(measure(a), measure(b)) for a, b in zip(own, other, strict=False)]
-        if any(a <= 0.0 or b <= 0.0 for a, b in pairs):
+        # Where nothing was answered there is no mean.
+        if not all(a > 0.0 and b > 0.0 for a, b in pairs):
             return None
         logs.append([math.log(a / b) for a, b in pairs])
     count = min(map(len, logs), default=0)
@@ -95,10 +96,10 @@ def _point(policies: Mapping[str, Sequence[Summary]], base: str) -> Iterator[str
         failed = sum(run.failed for run in runs)
         yield _row(
             policy + (f" ({failed} failed)" if failed else ""),
-            f"{_mean(runs, MEASURES['TTFT']):.3f}",
-            f"{_mean(runs, MEASURES['TTFT p99']):.2f}",
-            f"{1000 * _mean(runs, MEASURES['TPOT']):.1f}",
-            f"{_mean(runs, MEASURES['E2E']):.2f}",
+            _shown(_mean(runs, MEASURES["TTFT"]), 3),
+            _shown(_mean(runs, MEASURES["TTFT p99"]), 2),
+            _shown(1000 * _mean(runs, MEASURES["TPOT"]), 1),
+            _shown(_mean(runs, MEASURES["E2E"]), 2),
             "/".join(
                 f"{math.fsum(run.goodput[i] for run in runs) / len(runs):.3f}" for i in range(len(runs[0].goodput))
             ),
@@ -144,6 +145,10 @@ def told(ratio: Ratio | None) -> str:
 
 def _mean(runs: Sequence[Summary], measure: Callable[[Summary], float]) -> float:
     return math.fsum(map(measure, runs)) / len(runs)
+
+
+def _shown(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _row(*cells: str) -> str:

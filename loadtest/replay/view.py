@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 from rich.table import Table
 
 from loadtest.replay.compare import Ratio
-from loadtest.replay.report import Report, Row
+from loadtest.replay.report import Report, Row, failure
 from loadtest.replay.results import Spread
 
 
@@ -14,9 +16,11 @@ def show(report: Report, console: Console) -> None:
     console.print(f"[bold]{report.title}[/bold]: {report.requests} requests, seeds {len(report.plan.seeds)}")
     console.print(_times(report))
     console.print(_work(report))
+    if any(row.summary.failed for row in report.rows):
+        console.print(_failures(report))
     if any(len(row.summary.reasons) > 1 for row in report.rows):
         console.print(_reasons(report))
-    if len(report.rows) > 1:
+    if len(report.rows) > 1 or report.plan.outlooks:
         console.print(_comparison(report))
 
 
@@ -80,6 +84,14 @@ def _work(report: Report) -> Table:
     return table
 
 
+def _failures(report: Report) -> Table:
+    names = sorted({name for row in report.rows for name in row.summary.failures})
+    table = _table("\nfailed requests, all seeds, by why", *map(failure, names))
+    for row in report.rows:
+        table.add_row(row.policy, *(str(row.summary.failures.get(name, 0)) for name in names))
+    return table
+
+
 def _reasons(report: Report) -> Table:
     names = sorted({reason for row in report.rows for reason in row.summary.reasons})
     table = _table("\ndecisions by reason", *names)
@@ -110,11 +122,14 @@ def _comparison(report: Report) -> Table:
 
 
 def _by_ttft(row: Row) -> float:
-    return row.summary.ttft.mean
+    """Who has answered nothing comes last."""
+    return math.inf if math.isnan(row.summary.ttft.mean) else row.summary.ttft.mean
 
 
 def _spread(spread: Spread, scale: float, digits: int) -> str:
     values = (spread.mean, spread.p50, spread.p90, spread.p99)
+    if math.isnan(spread.mean):
+        return "-"
     return " / ".join(f"{value * scale:.{digits}f}" for value in values)
 
 
@@ -123,4 +138,4 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.3f}"

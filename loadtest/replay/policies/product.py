@@ -5,15 +5,16 @@ Schedulers are built by `router.scheduling.build` from the settings that serve; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from loadtest.replay.policies.base import Built, Contestant, World
 from loadtest.simulator.timing import EngineProfile
+from router import plain_yaml
 from router.capacity.engine_model import EngineModels
 from router.capacity.laws import Profile
 from router.core import Candidate
@@ -23,6 +24,8 @@ from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
 from router.scheduling.epc import is_epc, load_epc
 from router.settings import SchedulingTree
+from router.settings.explain import sentence
+from router.settings.sources import read_yaml
 
 
 def contestant(
@@ -82,6 +85,10 @@ def one_profile(
     )
 
 
+class _File(BaseModel):
+    scheduling: SchedulingTree
+
+
 def from_file(path: Path) -> Contestant:
     """A kvrouter configuration, of which the `scheduling` section counts, or an EndpointPickerConfig.
 
@@ -89,26 +96,35 @@ def from_file(path: Path) -> Contestant:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        document = yaml.safe_load(text)
+        document = plain_yaml.load(text)
     except OSError as error:
         raise ConfigError(f"--policy: {path} cannot be read ({error.strerror}): name a YAML file") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, plain_yaml.NotYaml) as error:
         raise ConfigError(f"--policy: {path} is no YAML ({error}): mend the file") from None
     if is_epc(document):
-        return contestant(path.stem, load_epc(text, builtin_registry()).settings)
+        with _named(path):
+            return contestant(path.stem, load_epc(text, builtin_registry()).settings)
     if not isinstance(document, Mapping) or "scheduling" not in document:
         raise ConfigError(
             f"--policy: {path} has no key scheduling and is no EndpointPickerConfig: name a file that is one of them"
         )
+    source = read_yaml(path)
     try:
-        settings = SchedulingTree.model_validate(document["scheduling"] or {})
+        settings = _File.model_validate({"scheduling": source.values.get("scheduling", {})}).scheduling
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"--policy: {path}, scheduling.{where}: {first['msg']}") from None
+        raise ConfigError(f"--policy: {sentence(error, source.values, [source])}") from None
     if settings.endpoint_picker_config is not None:
-        picked = path.parent / settings.endpoint_picker_config
-        return from_file(picked)
+        return from_file(Path(settings.endpoint_picker_config))
     # Built once here, so that a wrong plugin is told before anything is replayed.
-    build_scheduler(settings, builtin_registry())
+    with _named(path):
+        build_scheduler(settings, builtin_registry())
     return contestant(path.stem, settings)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """A mistake is told with the file that holds it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"--policy: {path}: {error}") from None

@@ -13,10 +13,10 @@ from loadtest.replay.scaling.simulation import Step
 
 def charts(outcomes: Sequence[Outcome]) -> list[str]:
     """SVG elements: engines that serve over time, then cost beside attainment."""
-    fleets = new_chart(pygal.XY, "Engines that serve", show_dots=False, x_title="s")
+    fleets = new_chart(pygal.XY, "Engines that serve", show_dots=False, x_title="s", y_title="engines")
     for outcome in outcomes:
         fleets.add(outcome.law, _stairs(outcome.steps))
-    hours = new_chart(pygal.HorizontalBar, "Engine-hours", show_legend=False, print_values=True)
+    hours = new_chart(pygal.HorizontalBar, "Engine-hours", show_legend=False, print_values=True, x_title="h")
     hours.value_formatter = lambda value: f"{value:.3g}"
     hours.x_labels = [outcome.law for outcome in outcomes][::-1]
     hours.add("", [outcome.engine_hours for outcome in outcomes][::-1])

@@ -19,7 +19,7 @@ from loadtest.replay.scaling.planned import variant_of
 from loadtest.replay.scaling.run import DAY
 from loadtest.replay.workload import Workload
 from loadtest.simulator.settings import find_profile
-from router import plain_yaml
+from router import outputs, plain_yaml
 from router.capacity.demand import Objective
 from router.capacity.plan import Rules
 from router.capacity.variants import Variant, VariantError, read, serves
@@ -116,7 +116,7 @@ def _workload(traces: Sequence[str]) -> Workload:
         if name not in DAYS:
             raise ConfigError(f"{traces[0]}: there is no such day: it is one of {', '.join(DAY + d for d in DAYS)}")
         return make_day(name).workload
-    return load(ReplayPlan(traces=list(traces), policies=[]))
+    return load(ReplayPlan(traces=list(traces), policies=[]), outputs.remark)
 
 
 def _rules(asked: Asked, variants: Sequence[Variant] | None = None) -> Rules:

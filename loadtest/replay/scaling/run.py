@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import msgspec
 
 from loadtest.replay.fleet import Fleet, Member
-from loadtest.replay.plan import Plan, load, seeded
+from loadtest.replay.plan import Plan, engine_profile, load, seeded
 from loadtest.replay.policies.catalogue import find
 from loadtest.replay.results import Result, Slo
 from loadtest.replay.scaling.base import Given
@@ -17,7 +17,6 @@ from loadtest.replay.scaling.days import DAYS, make_day
 from loadtest.replay.scaling.planned import Planned
 from loadtest.replay.scaling.simulation import ScalingSimulation, Step
 from loadtest.replay.workload import Workload
-from loadtest.simulator.settings import SimulatorConfigError, find_profile
 from loadtest.simulator.timing import EngineProfile
 from router.core import Role
 from router.errors import ConfigError
@@ -60,12 +59,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 Progress = Callable[[int], None]
 
 
-def read(scaling: Scaling) -> tuple[Workload, frozenset[int]]:
-    """The workload and the numbers of its latency-tolerant requests. Raises `ConfigError`."""
+def read(scaling: Scaling, remarked: Callable[[str], None] = lambda _: None) -> tuple[Workload, frozenset[int]]:
+    """The workload and the numbers of its latency-tolerant requests. `remarked` as for `loadtest.replay.plan.load`.
+
+    Raises `ConfigError`.
+    """
     traces = scaling.plan.traces
     days = [trace.removeprefix(DAY) for trace in traces if trace.startswith(DAY)]
     if not days:
-        workload = load(scaling.plan)
+        workload = load(scaling.plan, remarked)
         return seeded(workload, scaling.plan, scaling.plan.seeds[0]), frozenset()
     if len(traces) > 1:
         raise ConfigError(f"{DAY}{days[0]} is replayed alone: leave the other traces out")
@@ -74,9 +76,14 @@ def read(scaling: Scaling) -> tuple[Workload, frozenset[int]]:
     return make_day(days[0], scaling.plan.seeds[0])
 
 
-def run_laws(scaling: Scaling, jobs: int, progress: Progress = lambda _: None) -> list[Outcome]:
+def run_laws(
+    scaling: Scaling,
+    jobs: int,
+    progress: Progress = lambda _: None,
+    remarked: Callable[[str], None] = lambda _: None,
+) -> list[Outcome]:
     """In the order of the laws. `progress` is told how many are done. Raises `ConfigError`."""
-    workload, batch = read(scaling)
+    workload, batch = read(scaling, remarked)
     for law in scaling.laws:
         make_law(law, _given(scaling, workload, batch), _profile(scaling))
     if jobs == 1:
@@ -167,7 +174,4 @@ def _given(scaling: Scaling, workload: Workload, batch: frozenset[int]) -> Given
 
 
 def _profile(scaling: Scaling) -> EngineProfile:
-    try:
-        return find_profile(scaling.plan.profiles[0])
-    except (SimulatorConfigError, msgspec.ValidationError, OSError) as error:
-        raise ConfigError(f"--engine-profile: {error}") from None
+    return engine_profile(scaling.plan.profiles[0])

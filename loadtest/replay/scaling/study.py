@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
-import yaml
 
 from loadtest.replay.digests import WORLD, digest
 from loadtest.replay.plan import Plan
@@ -34,7 +33,9 @@ from loadtest.replay.results import Slo
 from loadtest.replay.scaling.catalogue import MAKERS
 from loadtest.replay.scaling.days import DAYS
 from loadtest.replay.scaling.run import DAY, Outcome, Scaling, read, run_law
+from router import plain_yaml
 from router.errors import ConfigError
+from router.outputs import make_folder
 
 Pool = Literal["aggregated", "disaggregated"]
 Knobs = tuple[float, ...] | dict[str, tuple[float, ...]]
@@ -101,7 +102,7 @@ Progress = Callable[[str], None]
 def read_study(path: Path) -> Study:
     """Raises `ConfigError`."""
     try:
-        study = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Study)
+        study = msgspec.convert(plain_yaml.load(path.read_text(encoding="utf-8")), Study)
     except msgspec.ValidationError as error:
         raise ConfigError(f"--study: {path}: {error}: docs/autoscaling.md tells what it holds") from None
     for day in (*study.days, *study.level):
@@ -115,7 +116,7 @@ def read_study(path: Path) -> Study:
 
 def run_study(study: Study, results: Path, jobs: int, progress: Progress) -> list[Found]:
     """Raises `ConfigError`."""
-    results.mkdir(parents=True, exist_ok=True)
+    make_folder("--results", results)
     scenes = study.scenes()
     laws = [law for law in study.laws if law not in (study.bound, study.mine)]
     # The others' budgets on the days that are level are what this one took.

@@ -56,8 +56,19 @@ def test_a_configuration_is_compared_under_its_path_and_reasons_are_shown(
 def test_the_page_holds_everything_and_fetches_nothing(trace: Path, tmp_path: Path) -> None:
     pytest.importorskip("pygal")
     page = tmp_path / "report.html"
-    command = ["replay", str(trace), "--policy", "default", "--policy", "random", "--windows", "1", "--html", str(page)]
-    assert run(command) == 0
+    command = [
+        "replay",
+        str(trace),
+        "--policy",
+        "default",
+        "--policy",
+        "random",
+        "--windows",
+        "1",
+        "--window-size",
+        "9",
+    ]
+    assert run([*command, "--html", str(page)]) == 0
     text = page.read_text()
     assert "<script" not in text
     assert set(re.findall(r"https?://[^\"'<> ]+", text)) == {"http://www.w3.org/2000/svg"}
@@ -78,19 +89,21 @@ def test_without_the_plots_library_nothing_is_replayed_in_vain(
 
 def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = {}
+    apart = ["--prefill", "1", "--decode", "1"]
     for name, flags in {
         "plain": [],
         "half": ["--speed", "0.5"],
         "slow": ["--slow", "e0=0.1", "--slow", "e1=0.1"],
         "answers": ["--cache-answers"],
-        "apart": ["--prefill", "1", "--decode", "1"],
-        "far": ["--prefill", "1", "--decode", "1", "--transfer", "500,5"],
+        "apart": apart,
+        "far": [*apart, "--transfer", "500,5"],
         "small": ["--engine-profile", "8b", "--kv-scale", "0.05", "--preemption"],
         "dying": ["--kill", "e1@5", "--join", "6", "--metrics-age", "2", "--event-lag", "1"],
         "guessing": ["--approximate", "--open-loop", "--limit", "20", "--from", "1", "--until", "60"],
         "later": ["--skip", "2"],
     }.items():
-        assert run(["replay", str(trace), "--policy", "lmetric", "--engines", "2", "--json", "-", *flags]) == 0
+        engines = [] if flags[:4] == apart else ["--engines", "2"]
+        assert run(["replay", str(trace), "--policy", "lmetric", *engines, "--json", "-", *flags]) == 0
         figures[name] = json.loads(capsys.readouterr().out)["rows"][0]["summary"]
     assert all(figure["requests"] > 10 for figure in figures.values())
     assert figures["slow"]["ttft"]["mean"] > 3 * figures["plain"]["ttft"]["mean"]
@@ -106,18 +119,192 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
         (["--transfer", "5"], "--transfer 5: write it like 5,5"),
         (["--baseline", "llm-d", "--policy", "random"], "--baseline llm-d is not replayed"),
         (["--prefill", "2"], "--prefill and --decode go together"),
+        (["--engines", "2", "--prefill", "1", "--decode", "1"], "--engines and --prefill with --decode exclude each"),
         (["--slow", "e9=0.5"], "no engine e9"),
+        (["--slow", "e1=1e-300"], "--slow e1=1e-300: give a factor from 0.001 to 1000"),
+        (["--slow", "e1=0.5", "--slow", "e1=2"], "--slow names e1 twice"),
         (["--kill", "e1"], "--kill e1: write it like e2@600"),
+        (["--kill", "e1@5", "--kill", "e1@9"], "--kill names e1 twice"),
+        (["--kill", "e8@5", "--join", "9"], "--kill e8@5: it joins at 9 s"),
+        (["--join", "-5"], "'--join': it must be at least 0, not -5"),
+        (["--join", "soon"], "'--join': it must be a number, not soon"),
+        (["--engines", "0"], "'--engines': it must be at least 1, not 0"),
+        (["--windows", "1", "--limit", "20"], "--windows 1: a window has 40 requests, and 20 count"),
+        (["--join", "inf"], "--join: give a finite number"),
+        (["--from", "inf"], "--from: give a finite number"),
         (["--slo", "fast"], "--slo fast: write it like 2,0.05"),
         (["--engine-profile", "h100"], "no profile 'h100'"),
-        (["--html", "/nowhere/x.html", "--limit", "3"], "/nowhere/x.html cannot be written"),
+        (["--from", "9", "--until", "3"], "--from 9 is not before --until 3"),
+        (["--from", "100000"], "--from 100000: no request counts: they arrive in the trace's seconds 0 to "),
+        (["--skip", "100000"], "--skip 100000: agents has no request that late"),
+        (["--kv-scale", "0.001"], "no engine has room for any request"),
+        (["--windows", "2", "--prefill", "1", "--decode", "1"], "--windows are searched on engines that serve whole"),
+        (["--windows", "2", "--policy", "pooled"], "--windows say how far a policy is from the best"),
+        (["--window-size", "20"], "--window-size says how long the windows of --windows are"),
+        (["--seed", "3", "--seeds", "2"], "--seed and --seeds exclude each other"),
+        (["--results", "here"], "--results is where a study keeps its runs"),
+        (["--study", "s.yaml", "--engines", "2"], "--engines is not looked at with --study"),
+        (["--startup", "9"], "--startup says how fleets grow"),
+        (["--scaling", "planner", "--engines", "2"], "--engines is not looked at with --scaling"),
+        (["--scaling", "planner", "--policy", "default", "--policy", "random"], "under one --policy: give it once"),
+        (["--block-size", "100"], "--block-size 100 does not agree with most lines"),
     ],
 )
 def test_bad_input_is_a_sentence(
     trace: Path, flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["replay", str(trace), "--engines", "2", *flags]) == 2
+    assert run(["replay", str(trace), *flags]) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert told.err.startswith("kvrouter: ")
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--html", "/nowhere/x.html"], "--html /nowhere/x.html cannot be written (no such folder)"),
+        (["--json", "/nowhere/x.json"], "--json /nowhere/x.json cannot be written (no such folder)"),
+        (["--json", "."], "--json . cannot be written (is a directory)"),
+        (["--html", "-"], "--html -: a page is written to a file"),
+        (["--json", "same", "--html", "same"], "--json and --html both name same"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_trace_is_even_read(
+    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", "no-such-trace.jsonl", *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_turns_that_wait_are_counted_by_when_they_came(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "turns.jsonl"
+    first = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1], "session": 1}
+    path.write_text(f"{json.dumps(first)}\n{json.dumps(first | {'think': 30})}\n")
+    assert run(["replay", str(path), "--policy", "default", "--from", "20", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["summary"]["requests"] == 1
+    assert run(["replay", str(path), "--policy", "default", "--from", "90"]) == 2
+    assert "--from 90: no request counts: they arrive in the trace's seconds 0 to 30" in capsys.readouterr().err
+
+
+def test_from_and_until_are_seconds_of_the_trace_whatever_the_speed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "even.csv"
+    path.write_text("arrival_s,input_length,output_length\n" + "".join(f"{n},100,5\n" for n in range(100)))
+    for speed in ("1", "4"):
+        command = ["replay", str(path), "--policy", "default", "--no-jitter", "--json", "-", "--speed", speed]
+        assert run([*command, "--from", "20", "--until", "50"]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"][0]["summary"]["requests"] == 30
+
+
+def test_requests_that_failed_are_counted_by_why_and_nothing_is_called_nan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = tmp_path / "t.csv", tmp_path / "report.html"
+    rows = ["0,100,5000", "1,600000,5", "2,60000,5", "9,100,5"]
+    path.write_text("arrival_s,input_length,output_length\n" + "\n".join(rows) + "\n")
+    command = ["replay", str(path), "--engines", "1", "--policy", "default", "--policy", "random"]
+    assert run([*command, "--no-jitter", "--kill", "e0@2.5", "--html", str(page)]) == 1
+    told = capsys.readouterr().out
+    assert "failed requests, all seeds, by why" in told
+    words = " +".join(["longer than the KV space", "cut off, the engine died", "no engine to choose", "no engine left"])
+    assert re.search(words, told)
+    assert re.search(r"^random +1 +1 +1 +1$", told, re.MULTILINE)
+    for text in (told, page.read_text()):
+        assert not re.search(r"\bnan\b", text)
+    assert "cut off, the engine died" in page.read_text()
+
+
+def test_windows_are_shown_of_one_policy_too(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["replay", str(trace), "--policy", "random", "--engines", "2", "--windows", "1", "--window-size", "9"]) == 0
+    )
+    told = capsys.readouterr().out
+    assert "/ clairvoyant" in told
+    assert re.search(r"^random .* [1-9]\.\d{3}$", told, re.MULTILINE)
+
+
+def test_figures_on_standard_output_do_not_keep_the_page_from_being_written(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pygal")
+    page = tmp_path / "report.html"
+    assert run(["replay", str(trace), "--policy", "random", "--json", "-", "--html", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]
+    assert "</html>" in page.read_text()
+
+
+PROFILE = (
+    "{prefill_tokens_per_s: 9000, attention_s: 1e-9, step_s: 0.01, per_seq_s: 0, per_kv_token_s: 0, "
+    "kv_tokens: 400000, chunk: 8192, max_seqs: 256}"
+)
+
+
+def test_one_of_several_profiles_in_a_file_is_named_behind_a_colon(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "engines.yaml"
+    file.write_text(f"small: {PROFILE}\nlarge: {PROFILE.replace('9000', '90000')}\n")
+    means = []
+    for name in ("small", "large"):
+        command = ["replay", str(trace), "--policy", "random", "--engine-profile", f"{file}:{name}", "--json", "-"]
+        assert run(command) == 0
+        means.append(json.loads(capsys.readouterr().out)["rows"][0]["summary"]["ttft"]["mean"])
+    assert means[0] > 5 * means[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sentence"),
+    [
+        (f"a: {PROFILE}\nb: {PROFILE}\n", "", "holds 2 profiles; say which, as {file}:NAME with one of a, b"),
+        (f"a: {PROFILE}\nb: {PROFILE}\n", ":c", "has no profile 'c'; use one of a, b"),
+        (f"a: {PROFILE.replace('8192', '256')}\n", "", "a: chunk (256) leaves no token for prompts beside max_seqs"),
+        ("a: {chunk: 8192}\n", "", "a: Object missing required field"),
+        (PROFILE, "", "is not a mapping of a name to an engine's constants"),
+    ],
+)
+def test_a_profile_file_of_no_use_is_a_sentence(
+    trace: Path, tmp_path: Path, text: str, name: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "engines.yaml"
+    file.write_text(text)
+    assert run(["replay", str(trace), "--engine-profile", f"{file}{name}"]) == 2
+    assert sentence.format(file=file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "scheduling: {profiles: {decode: {scorers: [{plugin: x, weight: -1}]}}}",
+            "weight (mine.yaml line 1) must be at",
+        ),
+        ("scheduling:\n  profles: {}\n", "scheduling.profles (mine.yaml line 2) is not a setting: did you mean"),
+        ("scheduling: {decider: nosuch}", "nosuch"),
+        ("scheduling: 7", "must be a mapping of keys to values"),
+        ("scheduling: {}\nscheduling: {}", "scheduling stands twice in line 2"),
+        ("kind: EndpointPickerConfig", "apiVersion"),
+    ],
+)
+def test_a_policy_file_of_no_use_is_a_sentence_of_the_routers_own(
+    trace: Path,
+    tmp_path: Path,
+    text: str,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(text)
+    assert run(["replay", str(trace), "--policy", "mine.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert "mine.yaml" in told
+    assert "Input should" not in told
 
 
 def test_a_trace_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,9 +107,25 @@ def test_the_routers_own_log_is_replayed_as_it_was_written(tmp_path: Path) -> No
         ("{}\n", "line 1: a request needs timestamp"),
         ('{"timestamp": "soon"}\n', "line 1: Expected"),
         ('{"kvrouter_request_log": 9}\n', "request log version 9 is unknown"),
-        ('{"kvrouter_request_log": 1, "block_size": 16}\n', "holds no request"),
+        ('{"kvrouter_request_log": 1, "block_size": 16}\n', "holds no request that can be replayed"),
+        ('{"kvrouter_request_log": 1}\n{"timestamp": 1}\n', r"1 requests whose lengths are unknown .* are left out\)"),
+        ('{"timestamp": 0, "inp', "line 1: Input data was truncated: mend the line"),
+        ('{"kvrouter_request_log": 1}\n{"timestamp": 0, "inp\n', "line 2: .*: mend the line"),
+        (
+            '{"timestamp": 0, "input_length": 100, "output_length": 1, "hash_ids": [1, 2, 3, 4, 5]}\n',
+            "agree with no usual block size",
+        ),
         ("a,b\n1,2\n", "must name the columns"),
-        ("timestamp,input_length,output_length\n0,x,1\n", "line 2"),
+        ("timestamp,input_length,output_length\n0,x,1\n", "line 2: input_length is 'x': give a whole number"),
+        ("timestamp,input_length,output_length\n0,1.5,1\n", "line 2: input_length is '1.5': give a whole number"),
+        ("timestamp,input_length,output_length\n0,1,\n", "line 2: output_length is empty: give a whole number"),
+        ("timestamp,input_length,output_length\n0,1\n", "line 2: output_length is empty"),
+        ("timestamp,input_length,output_length\n0,1,024,9\n", "line 2: it has 4 cells for 3 columns"),
+        ("timestamp,input_length,output_length\nnoon,1,1\n", "line 2: timestamp is 'noon': give a number"),
+        ("timestamp,input_length,output_length,think\n0,1,1,long\n", "line 2: think is 'long': give a number"),
+        ("timestamp;input_length;output_length\n0;1;1\n", "with commas between"),
+        ("# a comment\n", "is no JSON, and as CSV"),
+        ('timestamp,input_length,output_length\n0,"1,1\n', "line 2: unexpected end of data: mend the line"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [-1]}\n', "negative hash_ids"),
         ("arrival_s,input_length,output_length\nnan,1,1\n", "line 2: a time is not finite"),
         ("arrival_s,input_length,output_length\n0,1,1\ninf,1,1\n", "line 3: a time is not finite"),
@@ -126,6 +142,67 @@ def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path: Path, text
     path.write_text(text)
     with pytest.raises(InputError, match=sentence):
         read_workload(path)
+
+
+def test_columns_stand_in_any_order_and_whole_numbers_may_have_a_point(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("output_length, model, input_length , arrival_s\r\n7.0,m,1024.0, 0.5\r\n\r\n3,m,9,1\r\n")
+    assert [(r.prompt, r.output) for r in read_workload(path).requests] == [(1024, 7), (9, 3)]
+
+
+HEAD = '{"kvrouter_request_log": 1, "block_size": 16}\n'
+GOOD = json.dumps(line(0, 40, [[0, 2]])) + "\n"
+CUT = GOOD[:30]
+
+
+def test_a_line_that_a_crash_cut_off_is_left_out_with_a_word(tmp_path: Path) -> None:
+    path, told = tmp_path / "requests.log", list[str]()
+    for text, number in (
+        (HEAD + GOOD + CUT, 3),
+        (HEAD + GOOD + CUT + "\n" + HEAD + GOOD, 3),
+        (HEAD + GOOD + "\0" * 9, 3),
+    ):
+        path.write_text(text)
+        assert len(read_workload(path, remarked=told.append).requests) == text.count(GOOD)
+        assert told.pop() == f"{path}: line {number} was cut off in the middle, as by a crash, and is left out"
+    path.write_text(HEAD + GOOD)
+    read_workload(path, remarked=told.append)
+    assert not told
+
+
+def test_a_broken_line_in_the_middle_is_named_and_refused(tmp_path: Path) -> None:
+    path = tmp_path / "requests.log"
+    for text in (HEAD + GOOD + CUT + "\n" + GOOD, HEAD + CUT + "\n" + CUT + "\n" + HEAD, HEAD + GOOD + CUT + "\n"):
+        path.write_text(text)
+        broken = text.splitlines().index(CUT) + 1
+        with pytest.raises(InputError, match=f"line {broken}: .*: mend the line or take it out"):
+            read_workload(path)
+
+
+def test_requests_that_the_log_lacks_are_told_of(tmp_path: Path) -> None:
+    path, told = tmp_path / "requests.log", list[str]()
+    path.write_text(
+        HEAD + GOOD + '{"left_out": 3}\n' + GOOD + '{"left_out": 4}\n{"timestamp": 9, "outcome": "refused"}\n'
+    )
+    assert len(read_workload(path, remarked=told.append).requests) == 2
+    assert told[0].startswith(f"{path}: 1 requests whose lengths are unknown")
+    assert told[1] == f"{path}: the router could not write 7 requests: they are missing"
+
+
+def test_several_writers_of_one_log_count_their_blocks_apart(tmp_path: Path) -> None:
+    path = tmp_path / "requests.log"
+    heads = [json.dumps({"kvrouter_request_log": 1, "block_size": 16, "writer": name}) for name in "ab"]
+    asked = [json.dumps(line(at, 40, [[0, 2]], writer=name)) for at, name in enumerate("aba")]
+    path.write_text("\n".join([heads[0], asked[0], heads[1], asked[1], asked[2]]))
+    assert [list(r.blocks) for r in read_workload(path).requests] == [[0, 1], [2, 3], [0, 1]]
+
+
+def test_a_block_size_that_disagrees_with_the_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text(HEAD + GOOD)
+    with pytest.raises(InputError, match="says that its blocks have 16 tokens: leave --block-size 32 out"):
+        read_workload(path, block_size=32)
+    assert read_workload(path, block_size=16).block_size == 16
 
 
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:

@@ -118,11 +118,31 @@ def test_the_interval_is_students_and_one_seed_has_none() -> None:
         (STUDY.replace("[lmetric]", "[lmetrik]"), "lmetric"),
         ("points: [", "mend"),
         ("seeds: 3", "policies"),
+        (STUDY.replace("kill: {e1: 20}", "kill: {e7: 20}"), "point one more policy: there is no engine e7"),
+        (STUDY.replace("kill: {e1: 20}", "slow: {e1: 1e-300}"), "factor from 0.001 to 1000"),
+        (STUDY.replace("engines: 2,", "engines: 2, prefill: 1, decode: 1,"), "exclude each other"),
+        (STUDY.replace("speed: 2.0", "speed: 0"), ">= 0.001"),
+        (STUDY.replace("from: 1", "from: 1, until: 1"), "--from 1 is not before --until 1"),
+        (STUDY.replace("seeds: 2", "seeds: 0"), ">= 1"),
     ],
 )
 def test_a_wrong_study_is_told_with_the_mend(tmp_path: Path, text: str, names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         study(tmp_path, text)
+
+
+def test_a_point_that_counts_nothing_is_no_row_of_nan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study(tmp_path, STUDY.replace("from: 1", "from: 99999"))
+    command = ["replay", str(tmp_path), "--study", str(tmp_path / "study.yaml"), "--results", str(tmp_path / "runs")]
+    assert run(command) == 2
+    assert "--from 99999: no request counts" in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_kept_are_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study(tmp_path)
+    path = tmp_path / "study.yaml"
+    assert run(["replay", str(tmp_path), "--study", str(path), "--results", str(path)]) == 2
+    assert f"--results {path} cannot be made" in capsys.readouterr().err
 
 
 DOCS = Path(__file__).parents[4] / "docs"

@@ -1,0 +1,118 @@
+"""Lines of JSON: Mooncake's traces, and the request log with its heads and what a crash left behind. PURE."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from loadtest.replay.lines import InputError, Line, Read, check, end, moved
+
+LOG_VERSION = 1
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+def json_lines(path: Path, text: bytes) -> Read:
+    read = _Taken(path)
+    broken: tuple[int, msgspec.DecodeError] | None = None
+    for number, raw in enumerate(text.splitlines(), start=1):
+        if not raw.strip():
+            continue
+        try:
+            line = _decode(raw)
+        except msgspec.DecodeError as error:
+            if broken is not None:
+                raise _no_request(path, *broken) from None
+            broken = number, error
+            continue
+        if broken is not None:
+            # A router that starts again begins a line and writes a head: what stands before it was cut off by a crash.
+            if line.kvrouter_request_log is None:
+                raise _no_request(path, *broken)
+            read.cut(broken[0])
+            broken = None
+        read.take(number, line)
+    if broken is not None:
+        if text.endswith(b"\n") or not read.any:
+            raise _no_request(path, *broken)
+        read.cut(broken[0])
+    return read.all()
+
+
+def _no_request(path: Path, number: int, error: msgspec.DecodeError) -> InputError:
+    return InputError(f"{path}, line {number}: {error}: mend the line or take it out")
+
+
+class _Taken:
+    """Takes a trace's or a request log's lines one by one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: list[Line] = []
+        self._told: int | None = None
+        self._top = 0
+        self._bases: dict[str | None, int] = {}
+        """Writer of a log -> what its block numbers are counted from."""
+        self._log = False
+        self._uncounted = self._left_out = 0
+        self._cut: list[int] = []
+
+    @property
+    def any(self) -> bool:
+        return self._log or bool(self._lines)
+
+    def cut(self, number: int) -> None:
+        self._cut.append(number)
+
+    def take(self, number: int, line: Line) -> None:
+        """Raises InputError."""
+        if line.kvrouter_request_log is not None:
+            self._head(number, line)
+        elif line.left_out is not None:
+            self._left_out += line.left_out
+        elif self._log and (line.input_length is None or line.output_length is None):
+            # Refused, cut off or never counted: nobody knows how much work it was.
+            self._uncounted += 1
+        else:
+            self._request(number, line)
+
+    def _head(self, number: int, line: Line) -> None:
+        if line.kvrouter_request_log != LOG_VERSION:
+            raise InputError(
+                f"{self._path}, line {number}: request log version {line.kvrouter_request_log} is unknown here: "
+                "replay it with the kvrouter that wrote it"
+            )
+        if self._told and line.block_size and self._told != line.block_size:
+            raise InputError(
+                f"{self._path}, line {number}: the block size changes from {self._told} to {line.block_size}: "
+                "split the file"
+            )
+        # A router that starts again counts its blocks anew.
+        self._told = line.block_size or self._told
+        self._bases[line.writer] = self._top
+        self._log = True
+
+    def _request(self, number: int, line: Line) -> None:
+        if line.timestamp is None or line.input_length is None or line.output_length is None:
+            raise InputError(f"{self._path}, line {number}: a request needs timestamp, input_length and output_length")
+        check(self._path, number, line)
+        base = self._bases.get(line.writer, 0)
+        if base:
+            line = msgspec.structs.replace(line, hash_ids=moved(line.hash_ids, base))
+        self._top = max(self._top, end(line.hash_ids))
+        self._lines.append(line)
+
+    def all(self) -> Read:
+        remarks = []
+        if self._cut:
+            places = ", ".join(map(str, self._cut))
+            remarks.append(f"line {places} was cut off in the middle, as by a crash, and is left out")
+        if self._uncounted:
+            remarks.append(
+                f"{self._uncounted} requests whose lengths are unknown (refused, cut off, streamed without usage) "
+                "are left out"
+            )
+        if self._left_out:
+            remarks.append(f"the router could not write {self._left_out} requests: they are missing")
+        return Read(self._lines, self._told or None, tuple(f"{self._path}: {remark}" for remark in remarks))
