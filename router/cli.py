@@ -197,13 +197,21 @@ def explain(
     path: Annotated[
         str | None, typer.Option(metavar="PATH", show_default="by the body's fields", help="Where it would be sent.")
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME:VALUE", help="A header the request would have; may be repeated, as curl's."
+        ),
+    ] = None,
 ) -> None:
     """Ask a running router what it would decide for a request now, and why: every candidate's cost, term by term.
 
     Nothing is sent to an engine. The key, where the router wants one, is taken from KVROUTER_API_KEY.
     """
+    from router.calls import header_fields, router_address
     from router.explain_call import ask, show
 
+    address, fields = router_address(url), header_fields(header or ())
     if body is None:
         raise ConfigError("--body is missing: name a file with a request's body, like --body request.json")
     try:
@@ -211,7 +219,7 @@ def explain(
     except OSError as error:
         raise ConfigError(f"--body {body} cannot be read ({error.strerror}): name a file") from None
     console = Console()
-    show(ask(url, content, path), console if console.is_terminal else Console(width=200))
+    show(ask(address, content, path, fields), console if console.is_terminal else Console(width=200))
 
 
 @app.command()

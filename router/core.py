@@ -304,6 +304,23 @@ class Leg(StrEnum):
     DECODE = "decode"
 
 
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Prefill and decode apart or on one endpoint, as a decider that reckons saw it. Seconds; costs are its own."""
+
+    prefill: str
+    """Endpoint id, as are `decode` and `whole`."""
+    decode: str
+    prefill_cost: float
+    decode_cost: float
+    """With the transfer."""
+    apart_ttft_s: float
+    """From the decision to the first token, both legs."""
+    whole: str
+    """Who would do all of it."""
+    whole_cost: float
+    whole_ttft_s: float
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Who serves, in which order to fall back, and why."""
 
@@ -313,5 +330,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: the decode endpoint prefills locally. Else best first with ordered fallbacks."""
     reason: str = ""
     """A short word from a bounded set, used as a metric label: ``aggregated``, ``pd``, ``pd-cached``, ..."""
+    compared: Comparison | None = None
+    """What the decider reckoned; None: it was not asked, or decides without."""
     scores: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
     """Endpoint id -> plugin name -> weighted score, for explanation."""

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-import httpx
 import msgspec
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from router.calls import Fields, call
+from router.core import Comparison
 from router.errors import ConfigError
 from router.scheduling.explanation import Explanation
 
 _TERMS = ("pending", "own", "reuse", "steps", "delay", "interference", "answer", "memory", "eviction", "slo")
 """Those of `router.scheduling.cost.Terms` that add up to the cost."""
 
-KEY_VARIABLE = "KVROUTER_API_KEY"
 
-
-def ask(url: str, body: bytes, path: str | None, timeout_s: float = 30.0) -> Explanation:
-    """Raises `ConfigError` for a router that cannot be reached or refuses."""
-    key = os.environ.get(KEY_VARIABLE)
-    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
-    try:
-        answer = httpx.post(
-            f"{url.rstrip('/')}/debug/explain",
-            content=body,
-            headers=headers,
-            params={"path": path} if path else {},
-            timeout=timeout_s,
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(f"{url} cannot be asked ({type(error).__name__}): give a running router's address") from None
-    if answer.status_code == 401:
-        raise ConfigError(f"{url} wants a key, an admin key if it has some: set {KEY_VARIABLE}")
+def ask(address: str, body: bytes, path: str | None, fields: Fields = ()) -> Explanation:
+    """`path`: where the body would be sent; None: as its fields tell. Raises `ConfigError`."""
+    headers = [*fields]
+    if not any(name == b"content-type" for name, _ in fields):
+        headers.append((b"content-type", b"application/json"))
+    answer = call("POST", address, "/debug/explain", body=body, fields=headers, params={"path": path} if path else None)
     try:
         if answer.status_code != 200:
-            raise ConfigError(f"{url} answered {answer.status_code}: {_message(answer.content)}")
+            raise ConfigError(f"{address} answered {answer.status_code}: {_message(answer.content)}")
         return msgspec.json.decode(answer.content, type=Explanation)
     except msgspec.DecodeError:
-        raise ConfigError(f"{url} does not answer like a kvrouter: give a running router's address") from None
+        raise ConfigError(f"{address} does not answer like a kvrouter: give a running router's address") from None
 
 
 def _message(content: bytes) -> str:
@@ -55,7 +43,27 @@ def show(explanation: Explanation, console: Console) -> None:
     head = f"{explanation.reason}: decode on {explanation.decode[0]}"
     if explanation.prefill:
         head += f", prefill on {explanation.prefill[0]}"
+    if explanation.predicted_ttft_s is not None:
+        head += f", first token in {explanation.predicted_ttft_s:.3f} s"
     head += f"; {explanation.prompt_tokens} prompt tokens ({explanation.token_source}), {explanation.blocks} blocks"
+    parts: list[Text | Table] = [Text(head)]
+    if explanation.compared is not None:
+        parts.append(_compared(explanation.compared))
+    console.print(Group(*parts, _candidates(explanation)))
+
+
+def _compared(found: Comparison) -> Table:
+    table = Table(title="both ways, in seconds", title_justify="left", box=None, pad_edge=False)
+    for name in ("way", "prefill", "decode", "cost", "TTFT"):
+        table.add_column(name, justify="right" if name in ("cost", "TTFT") else "left", no_wrap=True)
+    cost = found.prefill_cost + found.decode_cost
+    told = f"{found.prefill_cost:.3f} + {found.decode_cost:.3f} = {cost:.3f}"
+    table.add_row("apart", found.prefill, found.decode, told, f"{found.apart_ttft_s:.3f}")
+    table.add_row("on one", found.whole, found.whole, f"{found.whole_cost:.3f}", f"{found.whole_ttft_s:.3f}")
+    return table
+
+
+def _candidates(explanation: Explanation) -> Table:
     table = Table(title="cost in seconds, cheapest first", title_justify="left", box=None, pad_edge=False)
     for name in ("endpoint", "role", "for", "matched", "in flight", "known", "TTFT", "cost", *_TERMS):
         table.add_column(name, justify="left" if name in ("endpoint", "role", "for") else "right", no_wrap=True)
@@ -72,4 +80,4 @@ def show(explanation: Explanation, console: Console) -> None:
             f"{row.predicted_ttft_s:.3f}",
             *cells,
         )
-    console.print(Group(Text(head), table))
+    return table

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from router import outputs
+from router.calls import call, router_address
 from router.errors import ConfigError
-
-KEY_VARIABLE = "KVROUTER_API_KEY"
 
 
 class Offline(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,35 +60,27 @@ def offline(asked: Offline, console: Console) -> None:
         outputs.write(asked.html, plan_cli.html(found, command).encode())
 
 
-def live(url: str, json: Path | None, console: Console, timeout_s: float = 30.0) -> None:
+def live(url: str, json: Path | None, console: Console) -> None:
     """Raises `ConfigError` for a router that cannot be reached or has no planner."""
     outputs.check(json, None)
-    answer = _ask(url, timeout_s)
-    if json is not None and str(json) != "-":
-        outputs.write(json, answer)
-    if str(json) == "-":
-        sys.stdout.write(answer.decode())
+    address = router_address(url)
+    answer = call("GET", address, "/debug/plan")
+    try:
+        shown = msgspec.json.decode(answer.content)
+    except msgspec.DecodeError:
+        shown = None
+    if answer.status_code != 200 or not isinstance(shown, dict) or "plans" not in shown:
+        raise ConfigError(
+            f"{address} does not answer like a kvrouter ({answer.status_code}): give a running router's address"
+        )
+    if json == outputs.STANDARD_OUTPUT:
+        sys.stdout.write(answer.text)
         return
-    shown = msgspec.json.decode(answer)
-    if not isinstance(shown, dict) or "plans" not in shown:
-        raise ConfigError(f"{url} does not answer like a kvrouter: give a running router's address")
+    if json is not None:
+        outputs.write(json, answer.content)
     if not shown["enabled"]:
         raise ConfigError(f"{url} does not plan: set capacity.planner to true (docs/autoscaling.md)")
     _show(shown, console)
-
-
-def _ask(url: str, timeout_s: float) -> bytes:
-    key = os.environ.get(KEY_VARIABLE)
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    try:
-        answer = httpx.get(f"{url.rstrip('/')}/debug/plan", headers=headers, timeout=timeout_s)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(f"{url} cannot be asked ({type(error).__name__}): give a running router's address") from None
-    if answer.status_code == 401:
-        raise ConfigError(f"{url} wants a key, an admin key if it has some: set {KEY_VARIABLE}")
-    if answer.status_code != 200:
-        raise ConfigError(f"{url} answered {answer.status_code}: give a kvrouter's address")
-    return answer.content
 
 
 def _show(shown: dict[str, Any], console: Console) -> None:

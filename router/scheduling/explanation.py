@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from router.core import Candidate, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
+from router.core import Candidate, Comparison, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
 from router.scheduling.cost import Terms, Weights, ask, local, predicted_s
 
 
@@ -35,6 +35,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     decode: Sequence[str]
     """Endpoint ids, best first."""
     prefill: Sequence[str]
+    predicted_ttft_s: float | None = None
+    """Of the choice, from the decision on: with prefill and decode apart, both legs and the transfer. None where no
+    engine model is kept."""
+    compared: Comparison | None = None
+    """Apart or on one endpoint, as the decider reckoned it; None where it was not asked or decides without."""
     prompt_tokens: int
     token_source: str
     blocks: int
@@ -61,6 +66,8 @@ def explain(
         reason=decision.reason,
         decode=[candidate.id for candidate in decision.decode],
         prefill=[candidate.id for candidate in decision.prefill],
+        predicted_ttft_s=_rounded(expected_ttft_s(prompt, decision, now)),
+        compared=decision.compared,
         prompt_tokens=prompt.token_count,
         token_source=prompt.source.value,
         blocks=len(prompt.block_hashes),
@@ -99,16 +106,34 @@ def _chosen_for(endpoint_id: str, decision: Decision) -> str:
     return "prefill" if decision.prefill and decision.prefill[0].id == endpoint_id else ""
 
 
+def expected_ttft_s(prompt: TokenizedPrompt, decision: Decision, now: float) -> float | None:
+    """Seconds from a decision now to the first token, over both legs; None where no engine model is kept."""
+    decode = decision.decode[0]
+    if not decision.prefill:
+        return predicted_s(prompt, decode, now)
+    ahead = predicted_s(prompt, decision.prefill[0], now)
+    handed = predicted_s(prompt, decode, now, prefills=False)
+    return None if ahead is None or handed is None else ahead + handed
+
+
 def short_form(prompt: TokenizedPrompt, decision: Decision, now: float) -> str:
     """One line for a response header: the choice, what was predicted of it, and the next best."""
     parts = [f"reason={decision.reason}"]
-    for leg, ranked in (("prefill", decision.prefill), ("decode", decision.decode)):
-        parts += [f"{name}={_told(prompt, c, now)}" for name, c in zip((leg, f"next-{leg}"), ranked, strict=False)]
+    apart = bool(decision.prefill)
+    if apart and (whole := expected_ttft_s(prompt, decision, now)) is not None:
+        parts.append(f"ttft={whole:.3f}")
+    for leg, ranked, prefills in (("prefill", decision.prefill, True), ("decode", decision.decode, not apart)):
+        names = (leg, f"next-{leg}")
+        parts += [f"{name}={_told(prompt, c, now, prefills)}" for name, c in zip(names, ranked, strict=False)]
     return "; ".join(parts)
 
 
-def _told(prompt: TokenizedPrompt, candidate: Candidate, now: float) -> str:
+def _told(prompt: TokenizedPrompt, candidate: Candidate, now: float, prefills: bool) -> str:
     matched = min(candidate.match.blocks * prompt.block_size, prompt.token_count)
     told = f"{candidate.id} matched={matched}/{prompt.token_count} in-flight={candidate.inflight.requests}"
-    predicted = predicted_s(prompt, candidate, now)
+    predicted = predicted_s(prompt, candidate, now, prefills=prefills)
     return told if predicted is None else f"{told} ttft={predicted:.3f}"
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from router.core import Candidate, InferenceRequest, Leg, TokenizedPrompt
+from router.core import Candidate, Comparison, InferenceRequest, Leg, TokenizedPrompt
 
 
 def _nobody(_decode: Candidate) -> Sequence[Candidate]:
@@ -72,6 +72,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """A short word from a bounded set: a metric label."""
     decode: Candidate | None = None
     """Of `Context.decoders`: who should decode, where the decider knows better than the decode profile."""
+    compared: Comparison | None = None
+    """Both ways, where the decider reckoned them: for explanation."""
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from router.core import Api, Candidate, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
+from router.core import Api, Candidate, Comparison, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
 from router.errors import NoEndpoint, Overloaded, RouterError
 from router.scheduling.plugins import Context, Decider
 from router.scheduling.profile import DrainedError, Named, PluginFailed, Profile, ScoreTable
@@ -67,8 +67,8 @@ class Scheduler:
             ranked = self._decode.run(context, decoders, table)
         except DrainedError as drained:
             raise _refusal(drained) from None
-        ranked, prefill, reason = self._prefill_leg(context, candidates, len(decoders), ranked, table)
-        return Decision(decode=tuple(ranked), prefill=prefill, reason=reason, scores=table or {})
+        ranked, prefill, reason, compared = self._prefill_leg(context, candidates, len(decoders), ranked, table)
+        return Decision(decode=tuple(ranked), prefill=prefill, reason=reason, compared=compared, scores=table or {})
 
     def _prefill_leg(
         self,
@@ -77,13 +77,13 @@ class Scheduler:
         decoders: int,
         ranked: Sequence[Candidate],
         table: ScoreTable | None,
-    ) -> tuple[Sequence[Candidate], tuple[Candidate, ...], str]:
-        """(decode leg, prefill leg, reason)"""
+    ) -> tuple[Sequence[Candidate], tuple[Candidate, ...], str, Comparison | None]:
+        """(decode leg, prefill leg, reason, what the decider compared)"""
         chosen = ranked[0]
         # In a pool where everybody serves whole requests nothing says that two of them share a KV connector.
         separate = len(candidates) > decoders or chosen.state.endpoint.role is Role.DECODE
         if not separate or context.request.api is Api.OTHER:
-            return ranked, (), "aggregated"
+            return ranked, (), "aggregated", None
         helpers = _Helpers(self._prefill, context, candidates, table)
         asked = Context(
             request=context.request,
@@ -98,13 +98,14 @@ class Scheduler:
             verdict = self._decider.plugin.decide(asked, chosen)
         except Exception as error:  # noqa: BLE001 (a third-party plugin)
             self._failed(self._decider.name, Leg.PREFILL, error)
-            return ranked, (), "aggregated"
+            return ranked, (), "aggregated", None
         if verdict.decode is not None:
             ranked, chosen = _first(verdict.decode, ranked), verdict.decode
         if not verdict.disaggregate:
-            return ranked, (), helpers.why if verdict.reason == _NO_PREFILLER else verdict.reason
+            why = helpers.why if verdict.reason == _NO_PREFILLER else verdict.reason
+            return ranked, (), why, verdict.compared
         found = helpers.rank(chosen)
-        return ranked, tuple(found), verdict.reason if found else helpers.why
+        return ranked, tuple(found), verdict.reason if found else helpers.why, verdict.compared
 
 
 class _Helpers:

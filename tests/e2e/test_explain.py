@@ -92,7 +92,69 @@ async def test_the_last_decisions_show_what_was_predicted_and_what_came() -> Non
         assert [entry["request_id"] for entry in decisions] == ["r2", "r1", "r0"]
         assert all(entry["predicted_first_token_s"] > 0 < entry["first_token_s"] for entry in decisions)
         assert {entry["outcome"] for entry in decisions} == {"ok"}
+        assert all(entry["ttft_s"] <= entry["e2e_s"] for entry in decisions)
         assert "kvrouter_ttft_prediction_error_seconds" in (await client.get("/metrics")).text
+
+
+async def test_a_decision_for_an_answer_in_one_piece_tells_its_whole_time_and_no_null() -> None:
+    async with engines(1) as running, running_router(endpoints(running)) as router, client_of(router) as client:
+        await client.post(CHAT, json=BODY | {"stream": False})
+        (entry,) = (await client.get("/debug/decisions")).json()["decisions"]
+        assert entry["streamed"] is False
+        assert entry["e2e_s"] > 0 < entry["predicted_ttft_s"]
+        assert "ttft_s" not in entry
+        assert None not in entry.values()
+
+
+async def test_prefill_and_decode_apart_are_told_as_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "body.json"
+    file.write_text(json.dumps(BODY))
+    async with (
+        prefill_and_decode(1, 1) as (prefill, decode),
+        running_router(endpoints(prefill=prefill, decode=decode)) as router,
+        client_of(router) as client,
+    ):
+        await client.post(CHAT, json=BODY)
+        told = (await client.post("/debug/explain", json=BODY)).json()
+        pair = told["compared"]
+        names = router.endpoint_of(prefill[0]), router.endpoint_of(decode[0])
+        assert (pair["prefill"], pair["decode"]) == names
+        apart = pair["prefill_cost"] + pair["decode_cost"]
+        assert bool(told["prefill"]) is (apart < pair["whole_cost"])
+        assert told["predicted_ttft_s"] > 0
+        (entry,) = (await client.get("/debug/decisions")).json()["decisions"]
+        assert entry["predicted_ttft_s"] > 0
+        assert await asyncio.to_thread(run, ["explain", router.url, "--body", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if line.startswith("apart ")]
+    assert all(name in row for name in names)
+    assert "first token in " in lines[0]
+
+
+async def test_the_command_sends_headers_and_takes_an_address_as_curl_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "body.json"
+    file.write_text(json.dumps(BODY))
+    monkeypatch.setenv("KVROUTER_API_KEY", "another")
+    async with (
+        engines(1) as running,
+        running_router(
+            endpoints(running), server__api_keys=["k"], server__trusted_headers=["x-llm-d-slo-ttft-ms"]
+        ) as router,
+    ):
+        command = ["explain", router.url.removeprefix("http://"), "--body", str(file)]
+        assert await asyncio.to_thread(run, command) == 2
+        assert "wants a key" in capsys.readouterr().err
+        costs = []
+        for fields in ([], ["-H", "x-llm-d-slo-ttft-ms:0.001"]):
+            code = await asyncio.to_thread(run, [*command, "--header", "Authorization: Bearer k", *fields])
+            table = capsys.readouterr().out
+            assert code == 0
+            names, row = [line for line in table.splitlines() if "interference" in line or line.startswith("127.")]
+            costs.append(float(row.split()[-1]))
+            assert names.split()[-1] == "slo"
+        assert costs[0] == 0.0 < costs[1]
 
 
 async def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +175,18 @@ async def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.Captu
         (["explain"], "--body"),
         (["explain", "--body", "no-such-file"], "no-such-file"),
         (["explain", "http://127.0.0.1:9", "--body", __file__], "running router"),
+        (["explain", "127.0.0.1:9", "--body", __file__], "http://127.0.0.1:9 cannot be asked"),
+        (["explain", "ftp://127.0.0.1:9"], "ftp://127.0.0.1:9 is no address of a router: write it like http://"),
+        (["explain", "http://"], "is no address of a router"),
+        (["explain", "http://a b:99999999"], "is no address of a router"),
+        (["explain", "--header", "no colon"], "--header: a field has no name and colon"),
+        (["explain", "--header", "a b: c"], "--header: a field has no name and colon"),
+        (["explain", "--header", "authorization: Bearer sesame\r\nx: y"], "the value of authorization has a control"),
+        (["plan", "127.0.0.1:9"], "http://127.0.0.1:9 cannot be asked"),
     ],
 )
 def test_the_command_says_what_is_wrong(arguments: list[str], mend: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
-    assert mend in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert mend in told
+    assert "sesame" not in told

@@ -83,3 +83,18 @@ def test_a_queue_has_one_price_wherever_the_prompt_is_computed() -> None:
     assert long.reason == "pd"
     busy = engine("p", Role.PREFILL, queued_s=0.5, queued_tokens=4500, requests=1, delayed_per_s=4.0)
     assert decide(busy, engine("d", Role.DECODE, **decoder), blocks=1024).reason == "pd-prefill-busy"
+
+
+def test_both_ways_are_told_and_the_cheaper_one_is_taken() -> None:
+    for busy, blocks, apart in ((BUSY, 512, True), ({}, 2, False)):
+        decision = decide(engine("p", Role.PREFILL), engine("d", Role.DECODE, **busy), blocks=blocks)
+        told = decision.compared
+        assert told is not None
+        assert (told.prefill, told.decode, told.whole) == ("p", "d", "d")
+        assert bool(decision.prefill) is apart
+        assert (told.prefill_cost + told.decode_cost < told.whole_cost) is apart
+        assert told.apart_ttft_s > 0 < told.whole_ttft_s
+
+
+def test_where_nobody_can_prefill_nothing_is_compared() -> None:
+    assert decide(engine("d", Role.DECODE)).compared is None
