@@ -12,6 +12,7 @@ from router.observability.decisions import RecentDecisions
 from router.observability.events import Answered, Observer
 from router.observability.flow import FlowMetrics, FlowObserver, Unobserved
 from router.observability.metrics import Metrics
+from router.observability.requestlog import RequestLogMetrics
 from router.observability.sharing import SharingMetrics
 from router.planning.service import Planning
 from router.planning.view import PlanMetrics
@@ -59,6 +60,8 @@ class Observing:
         if planning is not None:
             registry.register(PlanMetrics(lambda: planning.status, self._clock))
         pool.add_observer(SeriesOfEndpoints(self.metrics))
+        if self._request_log is not None:
+            registry.register(RequestLogMetrics(self._request_log))
         if shared is not None:
             registry.register(SharingMetrics(SharingView(shared.index, shared.board)))
 

@@ -27,8 +27,8 @@ def json_lines(path: Path, text: bytes) -> Read:
             broken = number, error
             continue
         if broken is not None:
-            # A router that starts again begins a line and writes a head: what stands before it was cut off by a crash.
-            if line.kvrouter_request_log is None:
+            # A router that finds half a line begins a new one, and with it anew: a crash or a full disk had cut it off.
+            if line.kvrouter_request_log is None and line.left_out is None:
                 raise _no_request(path, *broken)
             read.cut(broken[0])
             broken = None
@@ -107,7 +107,7 @@ class _Taken:
         remarks = []
         if self._cut:
             places = ", ".join(map(str, self._cut))
-            remarks.append(f"line {places} was cut off in the middle, as by a crash, and is left out")
+            remarks.append(f"line {places} was cut off in the middle, as by a crash or a full disk, and is left out")
         if self._uncounted:
             remarks.append(
                 f"{self._uncounted} requests whose lengths are unknown (refused, cut off, streamed without usage) "

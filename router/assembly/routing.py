@@ -93,4 +93,4 @@ def memory_index(settings: Settings, clock: Clock) -> MemoryIndex:
 def request_log(settings: Settings) -> RequestLog | None:
     """The log of requests to be replayed, if one is asked for; not opened yet."""
     path = settings.log.requests
-    return None if path is None else RequestLog(Path(path), wall=time.time)
+    return None if path is None else RequestLog(Path(path), wall=time.time, alone=settings.server.workers == 1)

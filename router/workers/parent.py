@@ -48,6 +48,12 @@ def serve_many(settings: Settings, loader: SettingsLoader) -> int:
     """Serves until told to end. Returns the exit code. Raises `ConfigError`."""
     configure(settings.log.level, settings.log.format)
     certificates = Certificates(settings)
+    if settings.log.requests is not None:
+        logger.warning(
+            "log.requests: each of the %d workers numbers blocks on its own, so that a replay finds fewer prefixes "
+            "shared than there are: record with one worker",
+            settings.server.workers,
+        )
     with listeners(settings) as (listener, admin_listener), meeting_place() as folder:
         embedded, flags = _shared(settings, loader, folder)
         try:

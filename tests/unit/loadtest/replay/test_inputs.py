@@ -164,7 +164,10 @@ def test_a_line_that_a_crash_cut_off_is_left_out_with_a_word(tmp_path: Path) -> 
     ):
         path.write_text(text)
         assert len(read_workload(path, remarked=told.append).requests) == text.count(GOOD)
-        assert told.pop() == f"{path}: line {number} was cut off in the middle, as by a crash, and is left out"
+        assert (
+            told.pop()
+            == f"{path}: line {number} was cut off in the middle, as by a crash or a full disk, and is left out"
+        )
     path.write_text(HEAD + GOOD)
     read_workload(path, remarked=told.append)
     assert not told

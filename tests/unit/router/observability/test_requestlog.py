@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 
+from loadtest.replay.inputs import read_workload
+from loadtest.replay.lines import InputError
 from router.core import NO_MATCH, Candidate, Decision, Endpoint, EndpointState, Inflight, TokenizedPrompt, TokenSource
 from router.errors import ConfigError
 from router.observability.events import Outcome
-from router.observability.requestlog import BlockNumbers, RequestLog
+from router.observability.requestlog import RequestLog, RequestLogMetrics
 from tests.support.journey import request
 from tests.support.observations import ended
 
@@ -110,46 +114,150 @@ def test_a_log_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
 
 
 def wait_for_lines(path: Path, count: int) -> None:
+    wait_until(lambda: path.exists() and len(path.read_bytes().splitlines()) >= count)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
     give_up = time.monotonic() + 20
-    while not path.exists() or len(path.read_bytes().splitlines()) < count:
+    while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.01)
 
 
-def test_requests_that_do_not_fit_are_dropped_and_counted_not_waited_for(
+def test_requests_that_do_not_fit_are_left_out_and_counted_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = log_of(tmp_path / "log.jsonl", capacity=2)
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
             serve(log, 5)
-    assert log.dropped == 3
-    assert len(caplog.messages) == 1
+        assert len(caplog.messages) == 1
+        log.start()
+        log.close()
+    assert log.counts == {"written": 2, "queue": 3, "disk": 0}
+    told, head, *requests = lines(tmp_path / "log.jsonl")
+    assert told == {"left_out": 3}
+    assert head == {"kvrouter_request_log": 1, "block_size": 16}
+    assert len(requests) == 2
+    first, last = caplog.messages
+    assert first.startswith("1 requests are missing from the request log ")
+    assert last.startswith("2 requests are missing from the request log ")
+
+
+def test_losses_are_told_once_a_minute_with_their_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    times = iter((0.0, 10.0, 59.0, 60.0, 61.0))
+    log = log_of(tmp_path / "log.jsonl", capacity=1, clock=times.__next__)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(6):
+            serve(log, 5)
+    assert [message.split()[0] for message in caplog.messages] == ["1", "3"]
+
+
+class FullDisk:
+    """`os.write` on a disk with room for so many bytes more."""
+
+    def __init__(self) -> None:
+        self.room = 10**9
+        self._write = os.write
+
+    def write(self, file: int, data: memoryview) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = self._write(file, data[: self.room])
+        self.room -= taken
+        return taken
+
+
+def test_a_full_disk_costs_lines_that_are_counted_and_told_and_no_line_stays_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, disk = tmp_path / "log.jsonl", FullDisk()
+    monkeypatch.setattr("router.observability.requestlog_file.os.write", disk.write)
+    log = log_of(path)
+    log.start()
+    serve(log, 5)
+    wait_for_lines(path, 2)
+    disk.room = 100
+    with caplog.at_level(logging.ERROR):
+        serve(log, 5)
+        wait_until(lambda: log.counts["disk"] == 1)
+        serve(log, 5)
+        wait_until(lambda: log.counts["disk"] == 2)
+    assert "No space left on device" in caplog.messages[0]
+    disk.room = 10**9
+    serve(log, 5)
+    log.close()
+    assert log.counts == {"written": 2, "queue": 0, "disk": 2}
+    written = path.read_text().splitlines()
+    assert len(written[2]) == 100
+    assert json.loads(written[3]) == {"left_out": 2}
+    assert json.loads(written[4]) == {"kvrouter_request_log": 1, "block_size": 16}
+    told: list[str] = []
+    assert len(read_workload(path, remarked=told.append).requests) == 2
+    assert [line.rpartition(": ")[2] for line in told] == [
+        "line 3 was cut off in the middle, as by a crash or a full disk, and is left out",
+        "they are missing",
+    ]
+
+
+def test_a_log_that_a_crash_cut_off_is_gone_on_with_on_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for _ in range(2):
+        log = log_of(path)
+        log.start()
+        serve(log, 5)
+        log.close()
+        path.write_bytes(path.read_bytes()[:-40])
+    assert len(path.read_text().splitlines()) == 4
+    with pytest.raises(InputError, match="no request"):
+        read_workload(path)
+    log = log_of(path)
+    log.start()
+    serve(log, 5)
+    log.close()
+    assert len(read_workload(path).requests) == 1
+
+
+def test_the_end_does_not_wait_for_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk()
+    disk.room = 0
+    monkeypatch.setattr("router.observability.requestlog_file.os.write", disk.write)
+    log = log_of(tmp_path / "log.jsonl")
+    log.start()
+    serve(log, 5)
+    log.close()
+    assert log.counts == {"written": 0, "queue": 0, "disk": 1}
+
+
+def test_several_processes_write_one_log_and_say_who(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    logs = [log_of(path, alone=False) for _ in range(2)]
+    for log in logs:
+        log.start()
+        serve(log, 5, 6)
+    for log in logs:
+        serve(log, 5, 7)
+        log.close()
+    workload = read_workload(path)
+    assert len({line["writer"] for line in lines(path)}) == 2
+    assert len(workload.requests) == 4
+    assert sorted({block for request in workload.requests for block in request.blocks}) == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_metric_says_what_became_of_every_line(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log.jsonl", capacity=1)
+    for _ in range(3):
+        serve(log, 5)
+    registry = CollectorRegistry()
+    registry.register(RequestLogMetrics(log))
     log.start()
     log.close()
-    assert len(lines(tmp_path / "log.jsonl")) == 3
+    page = generate_latest(registry).decode()
+    assert 'kvrouter_request_log_lines_total{result="written"} 1.0' in page
+    assert 'kvrouter_request_log_lines_total{result="queue"} 2.0' in page
+    assert 'kvrouter_request_log_lines_total{result="disk"} 0.0' in page
 
 
 def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log\.requests: .*nowhere/log\.jsonl cannot be written"):
         log_of(tmp_path / "nowhere" / "log.jsonl").start()
-
-
-@given(chains=st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=20))
-def test_numbers_are_the_same_for_the_same_blocks(chains: list[list[int]]) -> None:
-    numbers = BlockNumbers()
-    known: dict[int, int] = {}
-    for chain in chains:
-        told = [first + i for first, count in numbers.runs(chain) for i in range(count)]
-        assert len(told) == len(chain)
-        for block, number in zip(chain, told, strict=True):
-            assert known.setdefault(block, number) == number
-    assert len(set(known.values())) == len(known)
-
-
-def test_blocks_not_seen_for_long_are_forgotten() -> None:
-    numbers = BlockNumbers(limit=100)
-    assert numbers.runs([1]) == [[0, 1]]
-    numbers.runs(range(1000, 1110))
-    assert numbers.runs([1])[0][0] != 0
-    assert numbers.runs(range(1080, 1090)) == [[81, 10]]
