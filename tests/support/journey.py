@@ -202,7 +202,7 @@ class FakeIndex:
 class FakeTokenization:
     """A token a byte of the body."""
 
-    def __init__(self, wait: Awaitable[None] | None = None) -> None:
+    def __init__(self, wait: Awaitable[object] | None = None) -> None:
         self._wait = wait
 
     async def tokenize(self, request: InferenceRequest, candidates: Sequence[EndpointState]) -> TokenizedPrompt:

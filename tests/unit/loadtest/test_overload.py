@@ -53,7 +53,7 @@ def test_several_routers_may_be_a_little_further_from_the_weights() -> None:
 
 
 def test_the_routers_configuration_is_one() -> None:
-    assert Settings(**CONFIG).flow_control.tenant_weights == WEIGHTS
+    assert Settings.model_validate(CONFIG).flow_control.tenant_weights == WEIGHTS
 
 
 def test_a_senseless_number_is_one_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,12 +9,13 @@ import pytest
 from router.core import Api, Health, Role
 from router.errors import ModelNotFound, NoEndpoint, Overloaded, UpstreamFailed, UpstreamTimeout
 from router.observability.events import Outcome
-from router.ports import CUT, UpstreamBroken, UpstreamOrphaned, UpstreamRefused, UpstreamSilent
+from router.ports import CUT, UpstreamBroken, UpstreamError, UpstreamOrphaned, UpstreamRefused, UpstreamSilent
 from router.retry_budget import RetryBudget
 from tests.support.journey import (
     HAND_OFF,
     SPOKEN,
     SSE,
+    Engine,
     FakeReply,
     FakeResponse,
     FakeTokenization,
@@ -77,7 +78,7 @@ async def test_an_endpoint_that_is_back_in_a_moment_serves_what_nobody_else_coul
 
 
 @pytest.mark.parametrize("error", [UpstreamRefused("no"), UpstreamBroken("cut")])
-async def test_an_endpoint_that_fails_before_its_first_byte_is_replaced_by_the_next(error: Exception) -> None:
+async def test_an_endpoint_that_fails_before_its_first_byte_is_replaced_by_the_next(error: UpstreamError) -> None:
     world = World([endpoint("a"), endpoint("b")], {"a": lambda _: error, "b": lambda _: stream("x")}, held={"a": 5})
     reply = await world.serve()
     assert reply.headers[b"x-kvrouter-endpoint"] == b"b"
@@ -160,7 +161,7 @@ async def test_attempts_are_bounded() -> None:
     ("error", "refusal"),
     [(UpstreamRefused("x"), NoEndpoint), (UpstreamBroken("x"), UpstreamFailed), (UpstreamSilent("x"), UpstreamTimeout)],
 )
-async def test_what_failed_last_decides_the_status(error: Exception, refusal: type[Exception]) -> None:
+async def test_what_failed_last_decides_the_status(error: UpstreamError, refusal: type[Exception]) -> None:
     world = World([endpoint("a"), endpoint("b")], {name: lambda _: error for name in "ab"})
     with pytest.raises(refusal):
         await world.serve()
@@ -351,13 +352,13 @@ class TestDisaggregated:
             lambda _: FakeResponse(200, [], [b'{"kv_tr', UpstreamBroken("cut")]),
         ],
     )
-    async def test_a_failed_prefill_goes_to_another_prefiller_then_to_the_decoder(self, failure: object) -> None:
-        both = {"p1": failure, "p2": lambda _: prefilled(), "d": lambda _: stream("x")}
+    async def test_a_failed_prefill_goes_to_another_prefiller_then_to_the_decoder(self, failure: Engine) -> None:
+        both: dict[str, Engine] = {"p1": failure, "p2": lambda _: prefilled(), "d": lambda _: stream("x")}
         states = [endpoint("p1", P), endpoint("p2", P), endpoint("d", D)]
-        reply = await World(states, both, held={"p1": 5}).serve()  # type: ignore[arg-type]
+        reply = await World(states, both, held={"p1": 5}).serve()
         assert reply.headers[b"x-kvrouter-prefill-endpoint"] == b"p2"
 
-        world = World(states, {**both, "p2": failure}, held={"p1": 5})  # type: ignore[arg-type]
+        world = World(states, {**both, "p2": failure}, held={"p1": 5})
         reply = await world.serve()
         assert reply.status == 200
         assert b"x-kvrouter-prefill-endpoint" not in reply.headers

@@ -135,7 +135,10 @@ def test_a_configuration_files_scheduling_is_replayed(name: str, tmp_path: Path)
     path.write_text(text if "\nscheduling:" in text else text + "\nscheduling: {decider: never-disagg-pd-decider}\n")
     contestant = find(str(path))
     assert contestant.name == "mine"
-    assert contestant.build(world()).policy
+    request = InferenceRequest(request_id="r", api=Api.COMPLETIONS, path="/v1/completions")
+    pool = [seen("a", waiting=5), seen("b", waiting=1)]
+    decision = contestant.build(world()).policy.decide(request, PROMPT, pool, now=0.0, rng=random.Random(1))
+    assert {candidate.id for candidate in decision.decode} == {"a", "b"}
 
 
 def test_an_endpoint_picker_config_is_replayed(tmp_path: Path) -> None:

@@ -42,15 +42,18 @@ def test_a_summary_counts_what_arrived_in_the_window() -> None:
     assert summary.tpot.p50 == pytest.approx(0.05)
     assert summary.goodput == [pytest.approx(4 / 6), 0.0]
     assert summary.hit_rate == pytest.approx(0.4)
-    assert (summary.load_spread, summary.busy_spread) == (1.0, pytest.approx(4 / 3))
-    assert (summary.requests_per_s, summary.decisions_per_s) == (5.0, pytest.approx(1e4))
+    assert summary.load_spread == 1.0
+    assert summary.busy_spread == pytest.approx(4 / 3)
+    assert summary.requests_per_s == 5.0
+    assert summary.decisions_per_s == pytest.approx(1e4)
 
 
 def test_what_failed_is_no_fast_answer() -> None:
     results = [result(0, 0.1), result(1, None, outcome=Outcome.REFUSED), result(2, 0.1, outcome=Outcome.CUT)]
     summary = summarize(run("a", results), [Slo(2.0, 1.0)], Window())
     assert summary.failed == 2
-    assert summary.goodput == [pytest.approx(1 / 3)]
+    (goodput,) = summary.goodput
+    assert goodput == pytest.approx(1 / 3)
     assert summary.ttft.mean == pytest.approx(0.1)
 
 
@@ -67,7 +70,8 @@ def test_reasons_are_counted_and_predictions_judged_by_what_came() -> None:
 
 def test_quantiles_lie_between_ranks() -> None:
     spread = Spread.of([4.0, 1.0, 2.0, 3.0, 5.0])
-    assert (spread.mean, spread.p50, spread.p90) == (3.0, 3.0, pytest.approx(4.6))
+    assert (spread.mean, spread.p50) == (3.0, 3.0)
+    assert spread.p90 == pytest.approx(4.6)
     assert math.isnan(Spread.of([]).mean)
 
 

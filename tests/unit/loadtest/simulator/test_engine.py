@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import TypedDict, Unpack
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +18,31 @@ from loadtest.simulator.settings import load_profiles
 PROFILE = load_profiles()["8b"]
 
 
-def core(blocks: int = 256, block_size: int = 16, **options: object) -> EngineCore:
-    return EngineCore(PROFILE, BlockCache(blocks, block_size), **options)  # type: ignore[arg-type]
+def core(
+    blocks: int = 256,
+    block_size: int = 16,
+    *,
+    chunk: int | None = None,
+    max_seqs: int | None = None,
+    by_priority: bool = False,
+    lease_s: float = 30.0,
+) -> EngineCore:
+    cache = BlockCache(blocks, block_size)
+    return EngineCore(PROFILE, cache, chunk=chunk, max_seqs=max_seqs, by_priority=by_priority, lease_s=lease_s)
 
 
-def request(name: str, prompt: Iterable[int], output: int = 4, **options: object) -> Request:
-    return Request(name, list(prompt), list(range(9000, 9000 + output)), **options)  # type: ignore[arg-type]
+class Options(TypedDict, total=False):
+    """Of a `Request`, what a test may choose."""
+
+    salt: str
+    lora: tuple[int, str]
+    priority: int
+    hold: bool
+    remote: bool
+
+
+def request(name: str, prompt: Iterable[int], output: int = 4, **options: Unpack[Options]) -> Request:
+    return Request(name, list(prompt), list(range(9000, 9000 + output)), **options)
 
 
 def drive(engine: EngineCore, now: float = 0.0) -> tuple[float, list[str]]:
@@ -86,7 +106,7 @@ def test_a_repeated_prompt_is_cached_but_for_its_last_token(tokens: int, block_s
 
 def test_salt_and_adapter_keep_prompts_apart() -> None:
     engine = core()
-    variants = [{}, {"salt": "x"}, {"salt": "y"}, {"lora": (1, "a")}, {"lora": (2, "b")}]
+    variants: list[Options] = [{}, {"salt": "x"}, {"salt": "y"}, {"lora": (1, "a")}, {"lora": (2, "b")}]
     for options in variants:
         fresh = request("r", range(100), **options)
         engine.add(fresh, 0.0)

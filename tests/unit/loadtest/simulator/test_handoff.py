@@ -25,7 +25,8 @@ async def post(engine: RunningEngine, body: dict[str, Any], **headers: str) -> h
 
 async def prefill(engine: RunningEngine) -> dict[str, Any]:
     body = {"prompt": PROMPT, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
-    return (await post(engine, body, **{"X-Request-Id": "pdreq-300"})).json()
+    answer: dict[str, Any] = (await post(engine, body, **{"X-Request-Id": "pdreq-300"})).json()
+    return answer
 
 
 def source(engine: RunningEngine) -> tuple[int, int, int]:

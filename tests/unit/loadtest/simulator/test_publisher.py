@@ -39,7 +39,7 @@ async def receive(opened: zmq.asyncio.Socket) -> list[bytes]:
 
 async def replay(port: int, first: int) -> list[tuple[bytes, int, Any]]:
     """What the replay socket answers to one request: (topic, sequence, payload) of each kept batch."""
-    batches = []
+    batches: list[tuple[bytes, int, Any]] = []
     async with socket(zmq.DEALER, port) as dealer:
         await dealer.send_multipart((b"", first.to_bytes(8, "big")))
         while True:
@@ -127,11 +127,11 @@ async def test_salt_adapter_and_session_are_named_in_events() -> None:
 
 async def test_each_rank_publishes_on_its_own_with_its_own_sequence() -> None:
     async with engines(FAST, dp_size=2) as (engine,), http(engine.url) as client:
-        for rank in ("0", "1"):
+        for rank in range(2):
             await client.post(
                 "/v1/completions",
                 json={"prompt": list(range(40)), "max_tokens": 1},
-                headers={"X-data-parallel-rank": rank},
+                headers={"X-data-parallel-rank": str(rank)},
             )
         sources = (await client.get("/kv_event_sources")).json()
         for rank, (live, again) in enumerate(engine.event_ports):

@@ -21,9 +21,12 @@ def test_held_blocks_count_once_however_many_requests_share_them() -> None:
     assert recency.free_tokens == 54 * 512
 
 
+def test_an_empty_cache_has_no_coldest_block() -> None:
+    assert Recency(block_size=512, capacity_tokens=100 * 512).coldest_at is None
+
+
 def test_the_coldest_block_is_the_one_released_first_and_not_used_since() -> None:
     recency = Recency(block_size=512, capacity_tokens=100 * 512)
-    assert recency.coldest_at is None
     for at, first in ((1.0, 0), (2.0, 100)):
         recency.take(chain(first, 10))
         recency.release(chain(first, 10), at)

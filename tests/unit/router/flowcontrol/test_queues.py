@@ -375,7 +375,7 @@ def test_a_changed_quantum_is_what_rounds_give_from_then_on() -> None:
 
 @pytest.mark.parametrize("ordering", ["fcfs", "edf"])
 def test_a_changed_ordering_orders_what_waits_already(ordering: str) -> None:
-    before, after = (Turns(ordering=each) for each in (("edf", "fcfs") if ordering == "fcfs" else ("fcfs", "edf")))  # type: ignore[arg-type]
+    before, after = (Turns(ordering=each) for each in (("edf", "fcfs") if ordering == "fcfs" else ("fcfs", "edf")))
     queues = Queues(limits(), before)
     first, second, third = entry(due=30.0), entry(due=20.0), entry(due=10.0)
     for each in (first, second):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal
 
 import pytest
 
@@ -20,7 +21,7 @@ class Steps:
     """A `sleep` that returns at once, writes down how long it should have been, and runs the script: one step before
     each question but the first. When the script is over it ends the watch."""
 
-    def __init__(self, *script) -> None:
+    def __init__(self, *script: Callable[[], object]) -> None:
         self.pauses: list[float] = []
         self._script = list(script)
 
@@ -39,11 +40,27 @@ def nothing() -> None:
     pass
 
 
-async def seen(server: NameServer, *script, make=None, **fields) -> tuple[list[list[str]], Steps]:
+def at(url: str) -> EndpointSpec:
+    return EndpointSpec(url=url)
+
+
+async def seen(
+    server: NameServer,
+    *script: Callable[[], object],
+    make: Callable[[str], EndpointSpec] = at,
+    name: str = ENGINES,
+    kind: Literal["a", "srv"] = "a",
+    port: int | None = 8000,
+    scheme: Literal["http", "https"] = "http",
+    path: str = "",
+    timeout_s: float = 5.0,
+) -> tuple[list[list[str]], Steps]:
     """The lists of URLs that a watch brings while the script runs."""
     steps = Steps(*script)
-    name = DnsName(**{"name": ENGINES, "port": 8000, "nameserver": server.address, "timeout_s": 5.0, **fields})
-    discovery = DnsDiscovery(name, make or (lambda url: EndpointSpec(url=url)), sleep=steps, rng=random.Random(1))
+    asked = DnsName(
+        name=name, kind=kind, port=port, scheme=scheme, path=path, timeout_s=timeout_s, nameserver=server.address
+    )
+    discovery = DnsDiscovery(asked, make, sleep=steps, rng=random.Random(1))
     lists: list[list[str]] = []
     watch: AsyncIterator[Sequence[EndpointSpec]] = discovery.watch()
     with pytest.raises(Over):

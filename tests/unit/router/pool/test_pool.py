@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,9 +35,10 @@ def sources(*ranks: int) -> dict[int, KvEventSource]:
 
 
 async def test_it_is_an_endpoint_pool_also_while_nobody_watches_the_engines() -> None:
-    pool: EndpointPool = Pool()
+    pool = Pool()
+    seen: EndpointPool = pool
     await pool.refresh_models()
-    assert pool.snapshot() == ()
+    assert seen.snapshot() == ()
 
 
 def test_endpoints_appear_unknown_and_in_the_configured_order() -> None:
@@ -485,7 +488,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_what_observers_were_told_always_adds_up_to_the_snapshot(steps: list) -> None:
+def test_what_observers_were_told_always_adds_up_to_the_snapshot(steps: list[tuple[str, Any]]) -> None:
     pool, told = Pool(), Recorder()
     pool.add_observer(told)
     present: set[str] = set()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from router.core import Role
@@ -56,7 +58,7 @@ def test_a_url_that_cannot_be_used_is_refused_with_the_mend_and_without_secrets(
         ({"health_path": "health"}, "health_path"),
     ],
 )
-def test_other_fields_are_judged_too(fields: dict, complaint: str) -> None:
+def test_other_fields_are_judged_too(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         EndpointSpec(url="http://engine", **fields)
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -7,14 +9,14 @@ from router.scheduling.build import build_scheduler
 from router.scheduling.config import SchedulingSettings
 from router.scheduling.plugins import Decider, Filter, Picker, Scorer
 
-REQUIRED = {
+REQUIRED: dict[str, dict[str, Any]] = {
     "active-request-filter": {"maxRequests": 1},
     "by-label": {"label": "a"},
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 0}]},
 }
 
 
-def refused(settings: dict) -> str:
+def refused(settings: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as error:
         build_scheduler(SchedulingSettings.model_validate(settings), builtin_registry())
     return str(error.value)
@@ -70,6 +72,6 @@ def test_wrong_parameters_are_refused_with_the_key() -> None:
         {"plugins": [{"name": "no-type"}]},
     ],
 )
-def test_what_the_tree_does_not_know_is_refused(settings: dict) -> None:
+def test_what_the_tree_does_not_know_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         SchedulingSettings.model_validate(settings)

@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict, deque
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ class Pool:
         return Candidate(known.state, Inflight(running), EndpointMatch(matched, matched), None)
 
 
-def replay(settings: dict, *, system_prompts: int, seed: int = 1) -> Pool:
+def replay(settings: dict[str, Any], *, system_prompts: int, seed: int = 1) -> Pool:
     """48 users in conversations of up to 8 turns over so many system prompts of 64 blocks (0: none)."""
     rng = random.Random(seed)
     pool = Pool(build_scheduler(SchedulingSettings.model_validate(settings), builtin_registry()), seed)

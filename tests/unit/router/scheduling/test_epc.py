@@ -1,6 +1,7 @@
 """Configurations in the shapes of llm-d's guides (own values), through the loader and into a scheduler."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -337,7 +338,7 @@ def test_the_prefix_decider_keeps_its_threshold() -> None:
     ("threshold", "decider", "parameters"),
     [("0", "always-disagg-pd-decider", {}), ("10", "prefix-based-pd-decider", {"nonCachedTokens": 3})],
 )
-def test_the_old_handlers_threshold_counts_characters(threshold: str, decider: str, parameters: dict) -> None:
+def test_the_old_handlers_threshold_counts_characters(threshold: str, decider: str, parameters: dict[str, Any]) -> None:
     settings = load(PD_OLD.replace("THRESHOLD", threshold)).settings
     assert settings.decider == decider
     assert PluginSettings(type=decider, parameters=parameters) in settings.plugins

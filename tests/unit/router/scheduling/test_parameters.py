@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from router.errors import ConfigError
@@ -29,7 +31,7 @@ def test_keys_are_camel_case_and_defaults_hold() -> None:
         ({1: 2}, "1 is unknown"),
     ],
 )
-def test_anything_else_is_refused_with_the_key_and_the_mend(parameters: dict, message: str) -> None:
+def test_anything_else_is_refused_with_the_key_and_the_mend(parameters: dict[Any, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Sample.create(parameters)
     assert message in str(refused.value)

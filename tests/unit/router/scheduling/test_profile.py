@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from router.core import Candidate, Leg
-from router.scheduling.plugins import Context
+from router.scheduling.plugins import Context, Filter, Picker, Scorer
 from router.scheduling.profile import DrainedError, Named, Profile, Weighted
 from tests.support.scheduling import candidate, context, ids
 
@@ -72,9 +72,9 @@ class Failures:
 
 
 def profile(
-    filters: Sequence[object] = (),
-    scorers: Sequence[tuple[object, float]] = (),
-    picker: object = None,
+    filters: Sequence[Filter] = (),
+    scorers: Sequence[tuple[Scorer, float]] = (),
+    picker: Picker | None = None,
     failures: Failures | None = None,
 ) -> Profile:
     return Profile(

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ ALWAYS = {"decider": "always-disagg-pd-decider"}
 
 def decide(
     candidates: Sequence[Candidate],
-    settings: dict | None = None,
+    settings: dict[str, Any] | None = None,
     *,
     blocks: int = 0,
     api: Api = Api.CHAT,
@@ -30,12 +31,12 @@ def decide(
     )
 
 
-def prefiller(name: str, **known: object) -> Candidate:
-    return candidate(name, role=Role.PREFILL, **known)
+def prefiller(name: str, *, inflight: int = 0) -> Candidate:
+    return candidate(name, role=Role.PREFILL, inflight=inflight)
 
 
-def decoder(name: str, **known: object) -> Candidate:
-    return candidate(name, role=Role.DECODE, **known)
+def decoder(name: str, *, inflight: int = 0, matched: int = 0) -> Candidate:
+    return candidate(name, role=Role.DECODE, inflight=inflight, matched=matched)
 
 
 def test_a_pool_of_whole_engines_is_never_disaggregated() -> None:
@@ -82,7 +83,9 @@ def test_without_a_prefill_endpoint_the_decode_endpoint_does_it_all() -> None:
         ({"name": "f", "type": "label-selector-filter", "parameters": {"matchLabels": {"a": "b"}}}, "pd-filtered"),
     ],
 )
-def test_a_prefill_profile_that_leaves_nobody_falls_back_to_the_decode_endpoint(plugin: dict, reason: str) -> None:
+def test_a_prefill_profile_that_leaves_nobody_falls_back_to_the_decode_endpoint(
+    plugin: dict[str, Any], reason: str
+) -> None:
     settings = {**ALWAYS, "plugins": [plugin], "profiles": {"prefill": {"filters": ["f"]}}}
     decision = decide([prefiller("p", inflight=2), decoder("d")], settings, blocks=100)
     assert (ids(decision.decode), decision.prefill, decision.reason) == (["d"], (), reason)
@@ -148,8 +151,8 @@ def test_a_decider_that_raises_is_reported_and_nothing_is_disaggregated() -> Non
     def failed(plugin: str, leg: Leg, _error: Exception) -> None:
         seen.append((plugin, leg))
 
-    profiles = [Profile(leg, [], [], Named("first", First()), failed) for leg in (Leg.DECODE, Leg.PREFILL)]
-    scheduler = Scheduler(*profiles, Named("broken", Broken()), failed)
+    decode, prefill = (Profile(leg, [], [], Named("first", First()), failed) for leg in (Leg.DECODE, Leg.PREFILL))
+    scheduler = Scheduler(decode, prefill, Named("broken", Broken()), failed)
     decision = scheduler.decide(request(), prompt(9), [prefiller("p"), decoder("d")], now=NOW, rng=random.Random(0))
     assert (ids(decision.decode), decision.prefill, decision.reason) == (["d"], (), "aggregated")
     assert seen == [("broken", Leg.PREFILL)]
@@ -162,15 +165,15 @@ def test_the_prefill_leg_knows_the_decode_endpoint_and_its_own_leg() -> None:
         def pick(
             self, context: Context, candidates: Sequence[Candidate], _scores: Sequence[float]
         ) -> Sequence[Candidate]:
-            seen.append((context.leg, context.peer and context.peer.id))
+            seen.append((context.leg, None if context.peer is None else context.peer.id))
             return candidates
 
     class Always:
         def decide(self, _context: Context, _decode: Candidate) -> Verdict:
             return Verdict(True, "pd-because")
 
-    profiles = [Profile(leg, [], [], Named("spy", Spy()), lambda *_: None) for leg in (Leg.DECODE, Leg.PREFILL)]
-    scheduler = Scheduler(*profiles, Named("always", Always()), lambda *_: None)
+    decode, prefill = (Profile(leg, [], [], Named("spy", Spy()), lambda *_: None) for leg in (Leg.DECODE, Leg.PREFILL))
+    scheduler = Scheduler(decode, prefill, Named("always", Always()), lambda *_: None)
     decision = scheduler.decide(request(), prompt(9), [prefiller("p"), decoder("d")], now=NOW, rng=random.Random(0))
     assert decision.reason == "pd-because"
     assert seen == [(Leg.DECODE, None), (Leg.PREFILL, "d")]

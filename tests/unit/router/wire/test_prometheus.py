@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def reference(page: str, names: set[str]) -> list[tuple[str, tuple[tuple[str, st
     )
 
 
-def comparable(samples) -> list[tuple[str, tuple[tuple[str, str], ...], str]]:
+def comparable(samples: Iterable[Sample]) -> list[tuple[str, tuple[tuple[str, str], ...], str]]:
     return sorted((s.name, tuple(sorted(s.labels.items())), repr(s.value)) for s in samples)
 
 
@@ -51,7 +52,9 @@ VALUES = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(st.dictionaries(st.tuples(LABELS, LABELS), VALUES, max_size=5), st.dictionaries(LABELS, VALUES, max_size=3))
-def test_pages_written_by_the_reference_library_come_back_whole(gauges: dict, other: dict) -> None:
+def test_pages_written_by_the_reference_library_come_back_whole(
+    gauges: dict[tuple[str, str], float], other: dict[str, float]
+) -> None:
     registry = CollectorRegistry()
     wanted = Gauge("wanted", "help with \\ and\nmore wanted 1", ["first", "second"], registry=registry)
     for (first, second), value in gauges.items():

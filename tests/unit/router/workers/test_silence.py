@@ -9,11 +9,12 @@ from router.workers.silence import LOOK_S, Silence
 def test_it_grows_from_look_to_look_and_ends_with_an_answer() -> None:
     silence = Silence(100.0)
     assert [silence.look(101.0), silence.look(102.0), silence.look(103.0)] == [1.0, 2.0, 3.0]
-    assert not silence.known
+    known = [silence.known]
     silence.look(104.0)
-    assert silence.known
+    known.append(silence.known)
     silence.heard(104.5)
-    assert not silence.known
+    known.append(silence.known)
+    assert known == [False, True, False]
     assert silence.look(105.0) == 0.5
 
 

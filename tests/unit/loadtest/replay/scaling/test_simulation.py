@@ -9,13 +9,13 @@ from loadtest.replay.scaling.simulation import Ledger, ScalingSimulation
 from loadtest.replay.simulation import Conditions
 from loadtest.replay.workload import Request
 from router.core import Role
-from router.observability.events import Outcome
+from router.observability.events import Observer, Outcome
 from tests.support.replay import ask, fleet, member, workload
 
 
 class Scripted:
     interval_s = 10.0
-    observer = None
+    observer: Observer | None = None
 
     def __init__(self, wanted: Callable[[Seen], int], *roles: Role) -> None:
         self._wanted, self._roles = wanted, roles or (Role.BOTH,)

@@ -15,7 +15,7 @@ from router.scheduling.config import SchedulingSettings
 from tests.support.scheduling import NOW, candidate, prompt, request
 from tests.unit.router.plugins.scorers.test_predicted_latency import FAST
 
-BUSY = {"decoding": 60, "requests": 60, "step_s": 0.02}
+BUSY: dict[str, Any] = {"decoding": 60, "requests": 60, "step_s": 0.02}
 
 
 def engine(id_: str, role: Role, *, matched: int = 0, **changed: Any) -> Candidate:
@@ -78,7 +78,7 @@ def test_one_endpoint_is_never_both_legs_of_a_request() -> None:
 
 def test_a_queue_has_one_price_wherever_the_prompt_is_computed() -> None:
     """Nobody was prefilled on the decode endpoint lately: that is no reason to put a long prompt there."""
-    decoder = {"decoding": 12, "requests": 12, "step_s": 0.015}
+    decoder: dict[str, Any] = {"decoding": 12, "requests": 12, "step_s": 0.015}
     long = decide(engine("p", Role.PREFILL, delayed_per_s=4.0), engine("d", Role.DECODE, **decoder), blocks=1024)
     assert long.reason == "pd"
     busy = engine("p", Role.PREFILL, queued_s=0.5, queued_tokens=4500, requests=1, delayed_per_s=4.0)

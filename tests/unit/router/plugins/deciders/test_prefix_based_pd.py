@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from router.plugins.deciders.prefix_based_pd import PrefixBasedPdDecider
@@ -16,7 +18,9 @@ from tests.support.scheduling import BLOCK, candidate, context, prompt
         ({"nonCachedTokens": 1, "promptTokens": 11 * BLOCK}, 11, 0, 10, "pd"),
     ],
 )
-def test_uncached_and_total_tokens_decide(parameters: dict, blocks: int, tail: int, matched: int, reason: str) -> None:
+def test_uncached_and_total_tokens_decide(
+    parameters: dict[str, Any], blocks: int, tail: int, matched: int, reason: str
+) -> None:
     verdict = PrefixBasedPdDecider.create(parameters).decide(
         context(prompt(blocks, tail=tail)), candidate(matched=matched)
     )

@@ -1,11 +1,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core import Candidate
 from router.plugins.filters.bounded_load import BoundedLoadFilter
 from tests.support.scheduling import candidate, context, ids
 
 
-def pool(*inflight: int) -> list:
+def pool(*inflight: int) -> list[Candidate]:
     return [candidate(str(i), inflight=n) for i, n in enumerate(inflight)]
 
 

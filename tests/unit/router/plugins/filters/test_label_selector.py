@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from router.errors import ConfigError
@@ -26,7 +28,7 @@ POOL = [
         ),
     ],
 )
-def test_all_labels_and_all_expressions_must_hold(selector: dict, kept: list[str]) -> None:
+def test_all_labels_and_all_expressions_must_hold(selector: dict[str, Any], kept: list[str]) -> None:
     assert ids(LabelSelectorFilter.create(selector).filter(context(), POOL)) == kept
 
 
@@ -38,6 +40,6 @@ def test_all_labels_and_all_expressions_must_hold(selector: dict, kept: list[str
         ({"key": "gpu", "operator": "Near"}, "operator"),
     ],
 )
-def test_an_expression_that_means_nothing_is_refused(expression: dict, word: str) -> None:
+def test_an_expression_that_means_nothing_is_refused(expression: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         LabelSelectorFilter.create({"matchExpressions": [expression]})

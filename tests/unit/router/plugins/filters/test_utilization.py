@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from router.errors import ConfigError
@@ -18,7 +20,7 @@ def capped(metric: str, value: float, **more: object) -> UtilizationFilter:
         ("kv-cache-utilization", 0.8, {"kv_usage": 0.8}, {"kv_usage": 0.81}),
     ],
 )
-def test_a_cap_is_the_most_that_passes(metric: str, cap: float, under: dict, over: dict) -> None:
+def test_a_cap_is_the_most_that_passes(metric: str, cap: float, under: dict[str, Any], over: dict[str, Any]) -> None:
     candidates = [candidate("under", **under), candidate("over", **over), candidate("unknown")]
     assert ids(capped(metric, cap).filter(context(), candidates)) == ["under", "unknown"]
 

@@ -1,10 +1,11 @@
+from router.core import Candidate
 from router.plugins.scorers.context_length_aware import ContextLengthAware
 from tests.support.scheduling import candidate, context, ids, prompt
 
 LABEL = "llm-d.ai/context-length-range"
 
 
-def pool(*ranges: str | None) -> list:
+def pool(*ranges: str | None) -> list[Candidate]:
     return [candidate(str(r), labels={} if r is None else {LABEL: r}) for r in ranges]
 
 

@@ -83,7 +83,7 @@ def test_answers_under_way_weigh_against_a_long_prefill() -> None:
 
 
 def test_what_is_thrown_away_costs_less_the_longer_it_was_not_used() -> None:
-    full = {"capacity_tokens": 100_000, "held_tokens": 10_000, "free_tokens": 0}
+    full: dict[str, Any] = {"capacity_tokens": 100_000, "held_tokens": 10_000, "free_tokens": 0}
     fresh = terms(engine(**full))
     old = terms(engine(**full, coldest_at=NOW - 600.0))
     assert fresh.eviction > 10 * old.eviction > 0.0
@@ -176,7 +176,7 @@ def test_the_sum_that_decides_is_the_sum_of_the_terms_that_are_explained(
 
 def test_a_queue_costs_more_the_more_others_will_come_to_wait_in_it() -> None:
     """And the price is the pool's: an engine that is given few prompts is not the one to take the long ones."""
-    queued = {"queued_s": 1.0, "queued_tokens": 9000, "requests": 1}
+    queued: dict[str, Any] = {"queued_s": 1.0, "queued_tokens": 9000, "requests": 1}
     calm, rushed = terms(engine(**queued)), terms(engine(**queued, delayed_per_s=2.0))
     assert calm.delay == 0.0 < rushed.delay
     assert rushed.delay == pytest.approx(2.0 * rushed.own * (rushed.pending + rushed.own / 2))
@@ -185,7 +185,7 @@ def test_a_queue_costs_more_the_more_others_will_come_to_wait_in_it() -> None:
 
 def test_a_prefix_that_many_ask_for_is_computed_again_before_those_who_hold_it_are_crowded() -> None:
     held = dict.fromkeys(prompt(256).block_hashes, 30)
-    busy = {"matched": 250, "decoding": 8, "requests": 8, "step_s": 0.015}
+    busy: dict[str, Any] = {"matched": 250, "decoding": 8, "requests": 8, "step_s": 0.015}
     crowded, alone = engine("a", **busy, users=held), engine("a", **busy, users={})
     assert scores(alone, engine("b"))[1] < 1.0
     assert scores(crowded, engine("b"))[1] == 1.0

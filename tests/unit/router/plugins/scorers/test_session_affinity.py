@@ -1,13 +1,16 @@
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core import Candidate
 from router.plugins.scorers.session_affinity import SessionAffinityScorer
 from tests.support.scheduling import candidate, context, request
 
 POOL = [candidate(f"10.0.0.{i}:8000") for i in range(8)]
 
 
-def owner(session: str, pool: list = POOL, header: str = "x-session-id") -> str:
+def owner(session: str, pool: Sequence[Candidate] = POOL, header: str = "x-session-id") -> str:
     scores = SessionAffinityScorer().score(context(request_=request(routing_headers={header: session})), pool)
     assert sorted(scores)[-2:] == [0.0, 1.0]
     return pool[scores.index(1.0)].id
@@ -33,7 +36,7 @@ def test_only_the_sessions_of_an_endpoint_that_leaves_move(session: str, gone: i
 
 
 @given(st.text(min_size=1, max_size=40), st.permutations(POOL))
-def test_the_order_of_candidates_does_not_matter(session: str, pool: list) -> None:
+def test_the_order_of_candidates_does_not_matter(session: str, pool: list[Candidate]) -> None:
     assert owner(session, pool) == owner(session)
 
 
