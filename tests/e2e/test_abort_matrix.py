@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ import pytest_asyncio
 from loadtest.redis_server import RedisServer, server_binaries
 from loadtest.simulator import EngineConfig, RunningEngine, start_engines
 from loadtest.simulator.ledger import Entry, Ledger
-from loadtest.simulator.settings import Faults
+from loadtest.simulator.settings import Faults, Role
 from tests.support.field import CHAT, until
 from tests.support.rawclient import connected, dumped, post
 from tests.support.router import RunningRouter, endpoints, running_router
@@ -70,9 +71,9 @@ class Scene(NamedTuple):
 
 @asynccontextmanager
 async def scene(redis: RedisServer, *, split: bool) -> AsyncIterator[Scene]:
-    roles = ["prefill", "prefill", "decode", "decode"] if split else ["both", "both"]
+    roles: tuple[Role, ...] = ("prefill", "prefill", "decode", "decode") if split else ("both", "both")
     # Answers take as long as a test may wait; nothing ends by itself.
-    configs = [EngineConfig(profile="demo", role=role, kv_events=False) for role in roles]  # type: ignore[arg-type]
+    configs = [EngineConfig(profile="demo", role=role, kv_events=False) for role in roles]
     running = await start_engines(configs, tokenizer=tokenizer())
     prefill, decode = (running[:2], running[2:]) if split else ([], running)
     always = "always-disagg-pd-decider"
@@ -227,11 +228,15 @@ async def test_a_client_that_leaves_the_queue_is_sent_nowhere(
     for engine in at.engines:
         engine.engine.ledger = Ledger()
     gate = at.router.app.gate
+
+    def generate(answers: int) -> bool:
+        return len(at.generating()) == answers
+
     async with AsyncExitStack() as stack:
         for number in range(len(at.decode)):
             blocker = await stack.enter_async_context(connected(at.router))
             await blocker.send(post(CHAT, dumped(asking(f"blocker {number} {stream}", stream=True))))
-            await until(lambda number=number: len(at.generating()) == number + 1)
+            await until(partial(generate, number + 1))
         asked = at.asked(at.engines)
         async with connected(at.router) as client:
             await client.send(post(CHAT, dumped(asking(f"queued {stream}", stream=stream))))

@@ -143,7 +143,11 @@ async def test_an_engine_that_is_told_to_stop_loses_no_stream() -> None:
 
 async def test_a_stream_of_an_engine_that_froze_is_gone_on_with_once_it_is_down() -> None:
     body = {"model": "sim-model", "max_tokens": 9, "stream": True, **PROMPTS[CHAT]}
-    quick = {"pool__probe_interval_s": 0.05, "pool__unhealthy_after": 2, "upstream__unhealthy_idle_timeout_s": 0.3}
+    quick: dict[str, Any] = {
+        "pool__probe_interval_s": 0.05,
+        "pool__unhealthy_after": 2,
+        "upstream__unhealthy_idle_timeout_s": 0.3,
+    }
     async with broken(Faults(hang_after_chunks=4), **quick) as at:
         asking = asyncio.create_task(at.ask(CHAT, body))
         await until(lambda: any(entry.chunks == 4 for entry in at.cutting.engine.ledger.recent(1)))

@@ -30,6 +30,13 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def synchronized(router: RunningRouter) -> None:
+    """What it tells the others is told, and what they told is heard."""
+    shared = router.app._shared
+    assert shared is not None
+    await shared.index.synchronized(60)
+
+
 class Group:
     """Routers, and a client for each."""
 
@@ -184,13 +191,12 @@ async def test_whatever_redis_does_costs_no_request_and_the_index_is_shared_agai
             assert not load.errors
             assert set(load.statuses) == {200}
             for router in group.routers:
-                assert router.app._shared is not None
-                await router.app._shared.index.synchronized(60)
+                await synchronized(router)
             # Shared again: a router that joins only now is told what the others know.
             texts = [f"afterwards {number} " * 40 for number in range(3)]
             for text in texts:
                 await group.clients[0].post(CHAT, json=chat(text))
-            await group.routers[0].app._shared.index.synchronized(60)
+            await synchronized(group.routers[0])
             async with routers(1, running, server.url, redis__command_timeout_s=2.0) as late:
                 states = late.routers[0].app.pool.snapshot
                 await until(lambda: all(state.index.value == "exact" for state in states()))

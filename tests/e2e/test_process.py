@@ -131,7 +131,8 @@ async def test_flow_control_changes_on_reload_and_what_waits_goes_on_waiting(tmp
 
         async def waiting(count: int) -> None:
             async def seen() -> bool:
-                return (await served.client.get("/debug/flow")).json()["requests"] == count
+                requests: int = (await served.client.get("/debug/flow")).json()["requests"]
+                return requests == count
 
             await until(seen)
 
@@ -187,7 +188,8 @@ async def test_limits_of_clients_change_on_reload_and_so_does_the_log(tmp_path: 
 
 async def _inflight(served: Served, count: int) -> bool:
     entries = (await served.client.get("/admin/endpoints")).json()["endpoints"]
-    return sum(entry["inflight"]["requests"] for entry in entries) == count
+    requests: int = sum(entry["inflight"]["requests"] for entry in entries)
+    return requests == count
 
 
 async def test_a_running_stream_ends_whole_before_the_process_does(tmp_path: Path) -> None:

@@ -42,18 +42,19 @@ def test_a_make_command_is_run_by_ci(command: str) -> None:
     assert typed or f'self._make("{target}"' in compose
 
 
+def readdressed(text: str, urls: Sequence[str]) -> str:
+    """The text with these addresses, in turn, in place of its own."""
+    given = {address: urls[number % len(urls)] for number, address in enumerate(dict.fromkeys(ADDRESS.findall(text)))}
+    return ADDRESS.sub(lambda match: given[match[0]], text)
+
+
 def arguments(command: str, urls: Sequence[str], folder: Path) -> list[str]:
     """The command's words with the engines' real addresses in place of the README's, in files that it names too."""
-    given = {
-        address: urls[number % len(urls)] for number, address in enumerate(dict.fromkeys(ADDRESS.findall(command)))
-    }
-    words = [ADDRESS.sub(lambda match: given[match[0]], word) for word in shlex.split(command)[1:]]
+    words = shlex.split(readdressed(command, urls))[1:]
     for number, word in enumerate(words):
         if word.endswith(".yaml"):
-            text = (ROOT / word).read_text(encoding="utf-8")
-            found = {address: urls[at % len(urls)] for at, address in enumerate(dict.fromkeys(ADDRESS.findall(text)))}
             file = folder / "config.yaml"
-            file.write_text(ADDRESS.sub(lambda match, found=found: found[match[0]], text), encoding="utf-8")
+            file.write_text(readdressed((ROOT / word).read_text(encoding="utf-8"), urls), encoding="utf-8")
             words[number] = str(file)
     return words
 

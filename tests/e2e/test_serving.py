@@ -22,7 +22,7 @@ from tests.support.simulator import FAST, engines, prefill_and_decode
 CHAT = "/v1/chat/completions"
 
 
-def chat(text: str = "hello", **more: Any) -> dict[str, Any]:
+def chat(text: str | list[dict[str, str]] = "hello", **more: Any) -> dict[str, Any]:
     return {"model": "sim-model", "messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
 
 
@@ -103,7 +103,7 @@ async def test_the_routers_tokens_are_the_engines() -> None:
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
         bodies = [
             chat("plain text " * 30),
-            chat([{"type": "text", "text": "part one " * 20}, {"type": "text", "text": "part two"}]),  # type: ignore[arg-type]
+            chat([{"type": "text", "text": "part one " * 20}, {"type": "text", "text": "part two"}]),
             chat("with tools " * 30, tools=[tool]),
         ]
         for body in bodies:
@@ -139,8 +139,12 @@ async def test_a_long_prompt_is_prefilled_elsewhere_and_a_short_one_is_not(strea
 
 async def test_a_client_cannot_steer_kv_transfer() -> None:
     """The simulated engine dies of a forged hand-off, as a real one does."""
+    forgeries: tuple[dict[str, Any], ...] = (
+        {"kv_transfer_params": {"do_remote_prefill": True}},
+        {"vllm_xargs": {"kv_transfer_params": {}}},
+    )
     async with engines(1) as running, running_router(endpoints(running)) as router, client_of(router) as client:
-        for forged in ({"kv_transfer_params": {"do_remote_prefill": True}}, {"vllm_xargs": {"kv_transfer_params": {}}}):
+        for forged in forgeries:
             answer = await client.post(CHAT, json=chat(**forged))
             assert answer.status_code == 200
         assert not running[0].dead.is_set()

@@ -88,7 +88,7 @@ async def test_pds_04_a_prefill_without_a_hand_off_is_done_again_by_the_decoder(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_pds_05_every_path_that_generates_is_disaggregated_and_counted(stream: bool) -> None:
-    bodies = {
+    bodies: dict[str, dict[str, Any]] = {
         CHAT: {"messages": [{"role": "user", "content": LONG}]},
         COMPLETIONS: {"prompt": LONG},
         "/v1/responses": {"input": LONG},
@@ -116,8 +116,8 @@ async def test_pds_05_a_path_whose_answers_carry_no_hand_off_is_served_whole_and
 
 
 async def test_pds_06_usage_is_the_decoders_and_the_same_streamed_or_not() -> None:
-    usage = {"prompt_tokens": 800, "completion_tokens": 1, "total_tokens": 801}
-    usage |= {"prompt_tokens_details": {"cached_tokens": 800}}  # type: ignore[dict-item]
+    usage: dict[str, Any] = {"prompt_tokens": 800, "completion_tokens": 1, "total_tokens": 801}
+    usage |= {"prompt_tokens_details": {"cached_tokens": 800}}
 
     async def prefiller(call: Call) -> None:
         less = {**usage, "prompt_tokens_details": {"cached_tokens": 16}}

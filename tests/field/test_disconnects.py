@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,16 @@ async def test_dis_09_with_everything_optional_switched_on_a_departure_is_still_
         "retries__continue_streams": True,
     }
     async with field(never, **options) as at:
+
+        def aborted(count: int) -> bool:
+            return at.engine.aborted == count
+
         for count, body in enumerate((chat(), streamed()), start=1):
             asking = asyncio.create_task(at.client.post(CHAT, json=body, headers=KEY))
             await until(lambda: not at.engine.over)
             asking.cancel()
             await asyncio.wait([asking])
-            await until(lambda count=count: at.engine.aborted == count, within_s=10)
+            await until(partial(aborted, count), within_s=10)
         await at.at_rest()
         assert await at.metric("kvrouter_requests_total", outcome="client_gone") == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ async def test_mem_03_connections_that_are_reset_after_their_answer_leave_nothin
             await left(served, post(CHAT, dumped(chat(f"q {number}"))), after_s=0.02)
 
         async def storm(count: int) -> None:
-            await by_turns(lambda number=number: asked_then_reset(number) for number in range(count))
+            await by_turns(partial(asked_then_reset, number) for number in range(count))
             await at_rest(served)
             # Past the keep-alive time of the last connection.
             await asyncio.sleep(6)
@@ -83,11 +84,7 @@ async def test_mem_04_requests_that_are_aborted_or_fail_are_forgotten(tmp_path: 
                 assert answer.status_code == (502 if kind == 1 else 200)
 
         async def half(start: int) -> int:
-            await by_turns(
-                lambda kind=kind, number=number: one(kind, number)
-                for number in range(start, start + 1500)
-                for kind in range(3)
-            )
+            await by_turns(partial(one, kind, number) for number in range(start, start + 1500) for kind in range(3))
             await at_rest(served)
             return served.resident_bytes()
 

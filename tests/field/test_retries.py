@@ -136,7 +136,10 @@ async def test_ret_11_an_engine_that_comes_back_is_tried_by_few_first() -> None:
     flags = {"pool__probe_interval_s": 0.2, "upstream__first_byte_timeout_s": 2.0}
     async with field(first_resets_then_hangs, serve, **flags) as at:
         sick = at.engine
-        state = lambda: at.router.app.pool.snapshot()[0].health.value  # noqa: E731
+
+        def state() -> str:
+            return at.router.app.pool.snapshot()[0].health.value
+
         number = 0
         while state() != "unhealthy":
             await at.chat(f"q {number}")

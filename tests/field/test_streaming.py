@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.field import CHAT, COMPLETIONS, field, streamed
 from tests.support.rawclient import connected, dumped, post
-from tests.support.stub_engine import DONE, JSON, SSE, Call, event, finish, role, token, tokens_in
+from tests.support.stub_engine import DONE, JSON, SSE, Call, Script, event, finish, role, token, tokens_in
 
 EVENTS = [role(), *(token(number) for number in range(12)), finish(), DONE]
 WHOLE = b"".join(EVENTS)
@@ -32,8 +32,8 @@ async def inside_the_field_name(call: Call) -> None:
 
 
 @pytest.mark.parametrize("script", [byte_by_byte, between_the_line_breaks, inside_the_field_name])
-async def test_str_02_events_cut_anywhere_arrive_unchanged(script: object) -> None:
-    async with field(script) as at:  # type: ignore[arg-type]
+async def test_str_02_events_cut_anywhere_arrive_unchanged(script: Script) -> None:
+    async with field(script) as at:
         answer = await at.client.post(CHAT, json=streamed())
         assert answer.content == WHOLE
         await at.at_rest()
@@ -50,8 +50,8 @@ async def nothing_then_reset(call: Call) -> None:
 
 
 @pytest.mark.parametrize("script", [nothing_then_a_clean_end, nothing_then_reset])
-async def test_str_05_a_stream_without_an_event_is_never_made_into_a_completion(script: object) -> None:
-    async with field(script) as at:  # type: ignore[arg-type]
+async def test_str_05_a_stream_without_an_event_is_never_made_into_a_completion(script: Script) -> None:
+    async with field(script) as at:
         answer = await at.client.post(CHAT, json=streamed())
         assert b"[DONE]" not in answer.content
         assert b"finish_reason" not in answer.content

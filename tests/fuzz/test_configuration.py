@@ -43,7 +43,8 @@ TREES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=4), inner, max_size=4),
     max_leaves=10,
 )
-SECTIONS = st.fixed_dictionaries({"endpoints": st.just(["http://127.0.0.1:1"]) | TREES}) | st.just({})
+ENDPOINTS = st.just(["http://127.0.0.1:1"]) | TREES
+SECTIONS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({"endpoints": ENDPOINTS}) | st.just({})
 
 
 @st.composite

@@ -140,9 +140,9 @@ VALUES = st.sampled_from(
         b"application/x-www-form-urlencoded",
     ]
 ) | st.binary(max_size=30)
-FIELDS = st.lists(st.tuples(NAMES, VALUES).filter(lambda field: not _BREAKS.intersection(b"".join(field))), max_size=6)
 _BREAKS = frozenset(b"\r\n\0")
 """The parser ends a field there, or refuses it."""
+FIELDS = st.lists(st.tuples(NAMES, VALUES).filter(lambda field: not _BREAKS.intersection(b"".join(field))), max_size=6)
 
 
 async def _ask(world: World, method: str, path: str, **how: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import schemathesis
 from hypothesis import given
 from hypothesis import strategies as st
+from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
 from tests.support.fuzz import World, judge, share
@@ -19,7 +21,10 @@ _ORDERS = ("/admin/",)
 def test_any_operation(world: World) -> None:
     document = world.run(world.at.client.get("/openapi.json")).json()
     schema = schemathesis.openapi.from_dict(document)
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = []
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
+        operations.append(found.ok())
     cases = st.one_of(
         *(
             operation.as_strategy(generation_mode=mode)
@@ -29,7 +34,7 @@ def test_any_operation(world: World) -> None:
         )
     )
 
-    async def ask(case: schemathesis.Case) -> httpx.Response:
+    async def ask(case: schemathesis.Case[Any]) -> httpx.Response:
         arguments = case.as_transport_kwargs(base_url=world.at.router.url)
         arguments.pop("cookies", None)
         if isinstance(arguments.get("data"), bytes | str):
@@ -39,7 +44,7 @@ def test_any_operation(world: World) -> None:
 
     @share(0.05)
     @given(cases)
-    def each(case: schemathesis.Case) -> None:
+    def each(case: schemathesis.Case[Any]) -> None:
         try:
             answer = world.run(ask(case))
         except (httpx.LocalProtocolError, httpx.InvalidURL):

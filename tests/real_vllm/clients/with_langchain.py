@@ -15,7 +15,6 @@ class Weather(BaseModel):
     place: str = Field(max_length=8)
 
 
-@tool
 def weather(place: str) -> str:
     """The weather at a place."""
     return place
@@ -33,7 +32,7 @@ async def main(url: str) -> None:
     assert (await model.ainvoke("Name a river.")).content == said.content
     assert len([piece async for piece in model.astream("Name a river.")]) > 1
     assert len(await model.abatch(["one", "two", "three"])) == 3
-    called = model.bind_tools([weather], tool_choice="weather").invoke("Weather?")
+    called = model.bind_tools([tool(weather)], tool_choice="weather").invoke("Weather?")
     assert called.tool_calls or called.invalid_tool_calls
     raw = model.with_structured_output(Weather, method="json_schema", include_raw=True).invoke("Weather?")
     assert raw["raw"].content.lstrip().startswith("{")

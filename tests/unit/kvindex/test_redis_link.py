@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,12 +158,12 @@ async def test_a_pipeline_cancelled_on_a_cluster_leaves_no_answer_behind(cluster
         return list(await pipe.execute())[1::2]
 
     for number in range(30):
-        cancelled = asyncio.create_task(link.call(lambda client: pair(client, -1)))
+        cancelled = asyncio.create_task(link.call(partial(pair, number=-1)))
         for _ in range(3 * (number % 8)):
             await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.wait([cancelled])
-        assert await link.call(lambda client, n=number: pair(client, n)) == [str(number).encode()] * 4
+        assert await link.call(partial(pair, number=number)) == [str(number).encode()] * 4
     await link.aclose()
 
 
@@ -189,7 +191,7 @@ async def test_a_failover_of_a_cluster_is_followed() -> None:
 
         async def write_all(value: str) -> None:
             for key in ("a", "b", "c", "d", "e", "f"):
-                await link.call(lambda client, key=key: client.set(key, value))
+                await link.call(methodcaller("set", key, value))
 
         await until_it_works(lambda: write_all("v"))
         cluster.primaries[0].stop()
@@ -353,5 +355,5 @@ async def test_what_an_acl_does_not_allow_is_named() -> None:
         ):
             link = RedisLink(url)
             with pytest.raises(StoreUnavailable, match=reason):
-                await link.call(lambda client, key=key: client.get(key))
+                await link.call(methodcaller("get", key))
             await link.aclose()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.replay.inputs import InputError, read_workload
+from loadtest.replay.inputs import read_workload
+from loadtest.replay.lines import InputError
 from router.core import NO_MATCH, Candidate, Decision, Endpoint, EndpointState, Inflight, TokenizedPrompt, TokenSource
 from router.observability.events import Outcome
 from router.observability.requestlog import RequestLog
