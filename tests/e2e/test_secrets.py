@@ -64,7 +64,9 @@ def logged() -> Any:
     before, level = root.handlers[:], root.level
     configure("debug", "json")
     text = io.StringIO()
-    root.handlers[0].setStream(text)  # type: ignore[attr-defined]
+    handler = root.handlers[0]
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(text)
     yield text
     root.handlers[:] = before
     root.setLevel(level)

@@ -10,7 +10,7 @@ import pytest
 
 from router.app import App
 from router.errors import ConfigError
-from router.reload import ConfigWatcher
+from router.reload import ConfigWatcher, SettingsLoader
 from router.settings import Settings, load
 from tests.support.field import CHAT, chat
 from tests.support.router import client_of, running_app
@@ -62,16 +62,16 @@ async def test_cfg_01_a_change_is_taken_whole_or_not_at_all_and_traffic_follows(
 
         wanted = [settings(one.url)]
 
-        class Loader:
+        class Loader(SettingsLoader):
             def __call__(self) -> Settings:
                 return wanted[-1]
 
-            def paths(self, _settings: Settings) -> tuple[Path, ...]:
+            def paths(self, settings: Settings) -> tuple[Path, ...]:
                 return ()
 
         async with running_app(wanted[0]) as router, client_of(router) as client:
             app: App = router.app
-            watcher = ConfigWatcher(wanted[0], Loader(), app.apply)  # type: ignore[arg-type]
+            watcher = ConfigWatcher(wanted[0], Loader(), app.apply)
 
             async def served_by() -> str:
                 answer = await client.post(CHAT, json=chat())

@@ -35,7 +35,7 @@ def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     del run.__wrapped__
     own = inspect.signature(test)
     extra = inspect.Parameter("loop_factory", inspect.Parameter.KEYWORD_ONLY)
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), extra])  # type: ignore[attr-defined]
+    vars(run)["__signature__"] = own.replace(parameters=[*own.parameters.values(), extra])
     parametrized: Callable[..., None] = pytest.mark.parametrize(
         "loop_factory", list(_LOOPS.values()), ids=list(_LOOPS)
     )(run)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -347,8 +348,8 @@ async def test_every_key_of_an_endpoint_expires_and_lies_in_one_slot(truth: Trut
         changes.add("n", tier, [1], [2])
     assert await store.write(E, token, b"", At(1, 1.0), b"", changes.items()) is Written.OK
 
-    async def ask(client: object) -> list[tuple[bytes, int]]:
-        return [(key, await client.ttl(key)) async for key in client.scan_iter(f"{namespace}:*")]  # type: ignore[attr-defined]
+    async def ask(client: Any) -> list[tuple[bytes, int]]:
+        return [(key, await client.ttl(key)) async for key in client.scan_iter(f"{namespace}:*")]
 
     found = await store._link.call(ask)
     assert len(found) == 9

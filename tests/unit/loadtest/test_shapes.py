@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice, takewhile
+from typing import TypedDict, Unpack
 
 import pytest
 
@@ -11,8 +12,14 @@ from loadtest.shapes import Ask, Script, script, trace_prompt
 from loadtest.traces import TraceRequest, generate
 
 
-def profile(shape: Shape, **parts: object) -> LoadProfile:
-    return LoadProfile(shape=shape, users=4, spawn_rate=4, run_time_s=5, seed=3, **parts)  # type: ignore[arg-type]
+class Parts(TypedDict, total=False):
+    shared_prefix: SharedPrefix
+    multi_turn: MultiTurn
+    trace: Trace
+
+
+def profile(shape: Shape, **parts: Unpack[Parts]) -> LoadProfile:
+    return LoadProfile(shape=shape, users=4, spawn_rate=4, run_time_s=5, seed=3, **parts)
 
 
 def start(of: LoadProfile, user: int = 0, requests: list[TraceRequest] | None = None) -> Script:

@@ -457,14 +457,14 @@ class TestStoredResponses:
     @pytest.mark.parametrize(
         "busy", [lambda _: answer({}, 503), lambda _: answer({}, 502), lambda _: UpstreamRefused("x")]
     )
-    async def test_who_cannot_answer_now_is_not_taken_for_one_that_does_not_have_it(self, busy: object) -> None:
-        engines = {"a": busy, "b": lambda _: answer({"id": "resp_x"})}
-        world = World([endpoint("a"), endpoint("b")], engines)  # type: ignore[arg-type]
+    async def test_who_cannot_answer_now_is_not_taken_for_one_that_does_not_have_it(self, busy: Engine) -> None:
+        engines: dict[str, Engine] = {"a": busy, "b": lambda _: answer({"id": "resp_x"})}
+        world = World([endpoint("a"), endpoint("b")], engines)
         reply = FakeReply()
         await world.director.serve_stored(request({}, api=Api.OTHER), "resp_x", reply)
         assert reply.status == 200
 
-        nowhere = World([endpoint("a"), endpoint("b")], {**engines, "b": lambda _: answer({}, 404)})  # type: ignore[dict-item]
+        nowhere = World([endpoint("a"), endpoint("b")], {**engines, "b": lambda _: answer({}, 404)})
         with pytest.raises(NoEndpoint):
             await nowhere.director.serve_stored(request({}, api=Api.OTHER), "resp_x", FakeReply())
         assert nowhere.inflight.snapshot() == {}

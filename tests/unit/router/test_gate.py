@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -26,18 +26,19 @@ P, D = Role.PREFILL, Role.DECODE
 class Engine:
     """Answers each request when it is told to, in the order they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[[], FakeResponse] = lambda: stream("x")) -> None:
+        self._made = answer
         self.began: list[Sent] = []
         self._open: list[asyncio.Future[None]] = []
 
-    def __call__(self, sent: Sent) -> Any:
+    def __call__(self, sent: Sent) -> Awaitable[FakeResponse]:
         self.began.append(sent)
         self._open.append(asyncio.get_running_loop().create_future())
         return self._answer(self._open[-1])
 
     async def _answer(self, told: asyncio.Future[None]) -> FakeResponse:
         await told
-        return stream("x")
+        return self._made()
 
     def finish(self, number: int = 0) -> None:
         self._open.pop(number).set_result(None)
@@ -374,13 +375,7 @@ async def test_a_queued_request_goes_where_there_is_room_and_still_has_the_other
 
 
 async def test_a_request_that_is_to_be_prefilled_elsewhere_waits_for_room_there() -> None:
-    prefill, decode = Engine(), Engine()
-
-    async def handed_over(told: asyncio.Future[None]) -> FakeResponse:
-        await told
-        return prefilled()
-
-    prefill._answer = handed_over  # type: ignore[method-assign]
+    prefill, decode = Engine(prefilled), Engine()
     w = world({"p": prefill, "d": decode}, [endpoint("p", P), endpoint("d", D)], each=1)
     tasks = [serve(w, str(number)) for number in range(2)]
     await settle()

@@ -10,8 +10,8 @@ from router.api.keys import NOBODY, Key, KeyRing
 from router.errors import Unauthorized
 
 
-def key(text: str, **rights: object) -> Key:
-    return Key(digest=hashlib.sha256(text.encode()).digest(), name=text, **rights)  # type: ignore[arg-type]
+def key(text: str) -> Key:
+    return Key(digest=hashlib.sha256(text.encode()).digest(), name=text)
 
 
 def ring(*keys: str) -> KeyRing:

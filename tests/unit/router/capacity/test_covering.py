@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import TypedDict, Unpack
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from router.capacity.covering import Kind, Wanted, cheapest
 from router.capacity.demand import Demand, Objective
 from router.capacity.joint import together
-from router.capacity.need import Form, Need
+from router.capacity.need import Counts, Form, Need
 from router.capacity.programme import solve
 from router.capacity.sizing import size
 from router.core import Role
@@ -84,10 +86,22 @@ def test_it_costs_what_the_best_of_all_combinations_does(given_kinds: list[Kind]
     assert found.cost == pytest.approx(best, abs=1e-6)
 
 
-def need(wanted: Demand, **fields: object) -> Need:
+class More(TypedDict, total=False):
+    """Of a `Need`, what a test may add."""
+
+    survive_rate: float
+    total_rate: float
+    whole: Mapping[Role, Sequence[float]]
+    present: Counts
+    least: int
+    most: int
+    floor: Counts
+
+
+def need(wanted: Demand, **more: Unpack[More]) -> Need:
     variants = [variant("big"), variant("small", speed=0.6, cost_per_hour=0.7)]
     sizings = {role: size(role, variants, wanted, Objective(), [0, 0], wanted.rate) for role in ROLES}
-    return Need(pool="m", sizings=sizings, rate=wanted.rate, **fields)  # type: ignore[arg-type]
+    return Need(pool="m", sizings=sizings, rate=wanted.rate, **more)
 
 
 @settings(max_examples=25, deadline=None)

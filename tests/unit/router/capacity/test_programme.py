@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from router.capacity.demand import Demand, Objective, Shape
 from router.capacity.joint import together
-from router.capacity.need import Form, Need, Unsolved
+from router.capacity.need import Form, Need, Solution, Unsolved
 from router.capacity.programme import solve, used
 from router.capacity.sizing import size
 from router.capacity.variants import Variant
@@ -26,6 +26,12 @@ def need(variants: list[Variant], wanted: Demand, roles: tuple[Role, ...] = (Rol
         sizings={role: size(role, variants, wanted, objective, none, wanted.rate) for role in roles},
         rate=wanted.rate,
     )
+
+
+def solved(one: Need) -> Solution:
+    (solution,) = solve([one], {})
+    assert solution is not None
+    return solution
 
 
 def cheapest(one: Need) -> float:
@@ -79,8 +85,8 @@ def test_a_mix_of_two_variants_costs_at_most_three_percent_more_than_the_best_of
 def test_the_faster_engine_is_taken_only_while_its_speed_is_worth_its_price() -> None:
     fair = [variant("slow", speed=1.0, cost_per_hour=4.0), variant("fast", speed=2.0, cost_per_hour=6.0)]
     dear = [variant("slow", speed=1.0, cost_per_hour=4.0), variant("fast", speed=2.0, cost_per_hour=30.0)]
-    assert solve([need(fair, demand(20.0))], {})[0].counts.get((Role.BOTH, "slow"), 0) <= 1  # type: ignore[union-attr]
-    assert (Role.BOTH, "fast") not in solve([need(dear, demand(20.0))], {})[0].counts  # type: ignore[union-attr]
+    assert solved(need(fair, demand(20.0))).counts.get((Role.BOTH, "slow"), 0) <= 1
+    assert (Role.BOTH, "fast") not in solved(need(dear, demand(20.0))).counts
 
 
 def test_a_quota_that_binds_moves_pools_to_another_variant() -> None:
@@ -123,9 +129,9 @@ def test_disaggregation_is_chosen_where_prefills_would_disturb_decodes() -> None
 
 def test_one_may_fail_where_that_is_asked_for() -> None:
     one = need([variant()], demand(1.0))
-    assert solve([one], {})[0].counts == {(Role.BOTH, "big"): 1}  # type: ignore[union-attr]
+    assert solved(one).counts == {(Role.BOTH, "big"): 1}
     spare = Need(pool="m", sizings=one.sizings, rate=one.rate, survive_rate=1.0)
-    assert solve([spare], {})[0].counts == {(Role.BOTH, "big"): 2}  # type: ignore[union-attr]
+    assert solved(spare).counts == {(Role.BOTH, "big"): 2}
 
 
 def test_a_start_costs_something_so_what_is_there_is_kept_among_equals() -> None:
@@ -139,7 +145,7 @@ def test_a_start_costs_something_so_what_is_there_is_kept_among_equals() -> None
         start_cost={"a": 0.2, "b": 0.2},
         drain_cost={"a": 0.1, "b": 0.1},
     )
-    assert solve([here], {})[0].counts[Role.BOTH, "a"] >= 2  # type: ignore[union-attr]
+    assert solved(here).counts[Role.BOTH, "a"] >= 2
 
 
 @settings(max_examples=12, deadline=None)

@@ -49,9 +49,9 @@ def test_the_answer_is_a_table_and_the_same_as_json(tmp_path: Path) -> None:
     trace.write_text(f"arrival_s,input_length,output_length\n{lines}\n")
     both = [variant("a", cost_per_hour=5.0), variant("b", speed=0.5, cost_per_hour=3.0)]
     found = report(Asked(traces=[str(trace)], objective=Objective(), variants=both, slice_s=60.0))
-    console = Console(width=160, file=io.StringIO())
-    show(found, console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    shown_on = io.StringIO()
+    show(found, Console(width=160, file=shown_on))
+    text = shown_on.getvalue()
     assert "following the traffic" in text
     assert "a alone, fixed" in text
     shown = msgspec.json.decode(as_json(found))

@@ -8,23 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.replay.scaling.run import Outcome
-from loadtest.replay.scaling.study import Found, Kept, Scene, Study, last, leanest, read_study, run_study, tune
+from loadtest.replay.scaling.run import Outcome, Scaling
+from loadtest.replay.scaling.study import (
+    Found,
+    Kept,
+    Knobs,
+    Pool,
+    Scene,
+    Study,
+    last,
+    leanest,
+    read_study,
+    run_study,
+    tune,
+)
 from loadtest.replay.scaling.study_tables import markdown
 from router.cli import run
 from router.errors import ConfigError
 
 ROOT = Path(__file__).parents[5]
-LAWS: dict[str, tuple[float, ...] | dict[str, tuple[float, ...]]] = {
+LAWS: dict[str, Knobs] = {
     "clairvoyant": (1.2, 1.0, 0.9),
     "hpa-kv": (1.0, 2.0, 3.0, 4.0, 5.0),
     "static": {"both": (6.0, 5.0, 4.0), "prefill": (4.0, 3.0, 2.0), "decode": (5.0, 4.0, 3.0)},
 }
 
 
-def study(**more: object) -> Study:
-    fields = {"tune": 2, "seeds": (1,), "days": ("diurnal",), "mine": "planner", "bound": "clairvoyant", "laws": LAWS}
-    return Study(**{**fields, **more})  # type: ignore[arg-type]
+def study(*, pools: tuple[Pool, ...] = ("aggregated", "disaggregated"), laws: dict[str, Knobs] = LAWS) -> Study:
+    return Study(tune=2, seeds=(1,), days=("diurnal",), pools=pools, mine="planner", bound="clairvoyant", laws=laws)
 
 
 def kept(law: str = "planner", seed: int = 1, attained: float = 1.0, hours: float = 4.0) -> Kept:
@@ -95,8 +106,8 @@ def test_the_last_place_is_found_by_halving(count: int, place: int) -> None:
 def test_a_run_is_made_once_and_the_table_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, int]] = []
 
-    def run_law(scaling: object, workload: object, batch: object, name: str) -> Outcome:
-        seed = scaling.plan.seeds[0]  # type: ignore[attr-defined]
+    def run_law(scaling: Scaling, workload: object, batch: object, name: str) -> Outcome:
+        seed = scaling.plan.seeds[0]
         ran.append((name, seed))
         hours = {"planner": 4.0, "clairvoyant": 3.2}.get(name.partition("@")[0], 5.0)
         return Outcome(
