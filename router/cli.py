@@ -20,6 +20,7 @@ from typer.exceptions import Abort, TyperException
 
 from router import plain_yaml
 from router.errors import ConfigError
+from router.outputs import trouble
 from router.reload import SettingsLoader
 from router.settings import Settings, dump
 from router.settings.expected import expected
@@ -148,6 +149,10 @@ def demo(
     autoscale: Annotated[
         bool, typer.Option("--autoscale", help="The router starts and drains the engines as its planner wants.")
     ] = False,
+    requests: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Record the requests there, without their prompts, for kvrouter replay."),
+    ] = None,
 ) -> None:
     """Run simulated engines and a router before them on 127.0.0.1, until Ctrl-C.
 
@@ -155,8 +160,12 @@ def demo(
     """
     from loadtest.demo.run import DemoError, Options, run_demo
 
+    if requests is not None and (why := trouble(requests)):
+        raise ConfigError(f"--requests {requests} cannot be written ({why}): name a file in a folder of yours")
+    recorded = None if requests is None else str(requests.absolute())
+    options = Options(port=port, prefill=prefill, decode=decode, speed=speed, autoscale=autoscale, requests=recorded)
     try:
-        code = run_demo(Options(port=port, prefill=prefill, decode=decode, speed=speed, autoscale=autoscale), Console())
+        code = run_demo(options, Console())
     except DemoError as error:
         raise ConfigError(str(error)) from None
     raise typer.Exit(code)

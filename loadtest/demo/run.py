@@ -57,6 +57,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The router starts and drains the engines, as its planner wants."""
     most: int = 8
     """Engines of a role, at the most, when it does."""
+    requests: str | None = None
+    """File that the router records requests in."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -105,7 +107,10 @@ def router_config(options: Options, urls: Sequence[str]) -> dict[str, Any]:
     """The router's configuration, as it would stand in a file."""
     roles = options.roles
     names = [f"{role}-{roles[:i].count(role)}" for i, role in enumerate(roles)]
+    # Of streams that do not tell their usage a replay would not know how long they were.
+    recorded = {"log": {"requests": options.requests}, "usage": {"inject_stream_usage": True}}
     return {
+        **(recorded if options.requests is not None else {}),
         "server": {"host": HOST, "port": options.port, "shutdown_grace_s": 2, "access_log": False},
         "endpoints": [
             {"url": url, "role": role, "name": name} for url, role, name in zip(urls, roles, names, strict=True)

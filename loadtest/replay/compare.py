@@ -78,6 +78,10 @@ def _stretches(
     return [(math.fsum(p[1] for p in part), math.fsum(p[2] for p in part)) for part in parts]
 
 
+_WORTH = 0.02
+"""Where the worst is nearer to the bound than that share of it, there is nothing to win, and its share says nothing."""
+
+
 def regret(mean: float, bound: float, worst: float) -> float | None:
-    """0: as good as the bound, 1: as bad as `worst`, which is round robin's mean. None when they do not differ."""
-    return (mean - bound) / (worst - bound) if worst > bound else None
+    """0: as good as the bound, 1: as bad as `worst`, which is round robin's mean. None when they hardly differ."""
+    return (mean - bound) / (worst - bound) if worst > bound * (1 + _WORTH) else None

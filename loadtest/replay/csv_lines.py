@@ -16,7 +16,7 @@ _COLUMNS = "timestamp (ms) or arrival_s, input_length, output_length, if wanted 
 def csv_lines(path: Path, text: bytes) -> Read:
     """Columns by name, see `_COLUMNS`."""
     try:
-        rows = csv.reader(io.StringIO(text.decode("utf-8-sig")), strict=True)
+        rows = csv.reader(io.StringIO(text.decode()), strict=True)
         names = [name.strip() for name in next(rows)]
         if not {"input_length", "output_length"} <= set(names) or not {"timestamp", "arrival_s"} & set(names):
             raise InputError(

@@ -5,6 +5,7 @@ Which of them a file is, is told by its content. `docs/replay.md` describes the 
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ def read_workload(
     first = text.lstrip()[:1]
     if not first:
         raise InputError(f"{path} is empty: give a trace with at least one request")
+    if first == b"[":
+        raise InputError(f"{path} is one JSON array: write an object a line (jq -c '.[]')")
     read = json_lines(path, text) if first == b"{" else csv_lines(path, text)
     lines = read.lines
     if not lines:
@@ -89,7 +92,8 @@ def _block_size(path: Path, lines: Sequence[Line], told: int | None, asked: int 
 def _text(path: Path) -> bytes:
     try:
         data = path.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        return text.removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}): name a trace file") from None
     except (EOFError, zlib.error) as error:

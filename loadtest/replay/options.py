@@ -156,6 +156,10 @@ def check_given(context: typer.Context) -> None:
     if "study" in flags:
         for name in flags.keys() - _OF_A_STUDY:
             raise ConfigError(f"{flags[name]} is not looked at with --study: write it in the study's file")
+        if len(values["traces"] or ()) > 1:
+            raise ConfigError(
+                "--study takes one folder, which the names of its traces are relative to: leave the others"
+            )
     elif "results" in flags:
         raise ConfigError("--results is where a study keeps its runs: give --study too, or leave it out")
     elif "scaling" in flags:

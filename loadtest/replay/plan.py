@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from loadtest.replay.fleet import Fleet, Member, slower
 from loadtest.replay.inputs import read_workload
 from loadtest.replay.lines import InputError
 from loadtest.replay.policies.catalogue import find
+from loadtest.replay.processes import processes
 from loadtest.replay.results import Outlook, Run, Slo, Window
 from loadtest.replay.simulation import Conditions, Simulation
 from loadtest.replay.synthetic import KINDS, make
@@ -26,7 +27,7 @@ from loadtest.simulator.timing import EngineProfile
 from router.core import Role
 from router.errors import ConfigError
 
-_SYNTHETIC = "synthetic:"
+_SYNTHETIC, _DAY = "synthetic:", "day:"
 
 Progress = Callable[[str, int, int], None]
 """Told policy, seed and how many requests of that run are done."""
@@ -84,6 +85,8 @@ def load(plan: Plan, remarked: Callable[[str], None] = lambda _: None) -> Worklo
 
 
 def _read(trace: str, plan: Plan, remarked: Callable[[str], None]) -> Workload:
+    if trace.startswith(_DAY):
+        raise ConfigError(f"{trace}: days are for fleets that grow and shrink: give --scaling too, or name a trace")
     if not trace.startswith(_SYNTHETIC):
         return read_workload(Path(trace), block_size=plan.block_size, closed=plan.closed, remarked=remarked)
     kind = trace.removeprefix(_SYNTHETIC)
@@ -184,7 +187,7 @@ def run_all(plan: Plan, workload: Workload, jobs: int, progress: Progress) -> li
             for policy, seed in pairs
         ]
     runs: dict[tuple[str, int], Run] = {}
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
+    with processes(jobs) as pool:
         futures = {pool.submit(_elsewhere, plan, policy, seed): (policy, seed) for policy, seed in pairs}
         for future in as_completed(futures):
             policy, seed = futures[future]

@@ -45,6 +45,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     title: str
+    situation: str
+    """What was replayed on what, for people."""
     requests: int
     base: str
     rows: Sequence[Row]
@@ -73,8 +75,26 @@ def make_report(plan: Plan, title: str, runs: Sequence[Run], base: str) -> Repor
             )
         )
     return Report(
-        title=title, requests=max((len(run.results) for run in runs), default=0), base=base, rows=rows, plan=plan
+        title=title,
+        situation=_situation(plan, runs, rows[0].summary.requests),
+        requests=len(runs[0].results),
+        base=base,
+        rows=rows,
+        plan=plan,
     )
+
+
+def _situation(plan: Plan, runs: Sequence[Run], counting: int) -> str:
+    results = runs[0].results
+    span_s = max(result.at for result in results) - min(result.at for result in results)
+    told = f"{len(results)} requests in {span_s:.4g} s"
+    if plan.speed != 1.0:
+        told += f" ({plan.speed:g} times the trace's rate)"
+    if counting != len(results):
+        told += f", of which {counting} count"
+    engines = f"{plan.prefill} prefill and {plan.decode} decode engines" if plan.prefill else f"{plan.engines} engines"
+    seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
+    return f"{told}; {engines} of {', '.join(plan.profiles)}; {seeds}"
 
 
 def as_json(report: Report) -> bytes:

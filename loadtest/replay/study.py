@@ -19,7 +19,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,7 @@ from loadtest.replay.asking import check_plan, check_run, check_workload
 from loadtest.replay.digests import PRODUCT, WORLD, digest
 from loadtest.replay.plan import Plan, load, run_one
 from loadtest.replay.policies.catalogue import find
+from loadtest.replay.processes import processes
 from loadtest.replay.results import Slo, Summary, Window, slo_headers, summarize
 from loadtest.replay.simulation import Conditions
 from router import plain_yaml
@@ -223,7 +224,7 @@ def _one_by_one(missing: Sequence[Asked], results: Path) -> Iterator[Asked]:
 
 
 def _at_once(missing: Sequence[Asked], results: Path, jobs: int) -> Iterator[Asked]:
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
+    with processes(jobs) as pool:
         futures = {pool.submit(_run, *run, results): run for run in missing}
         for future in as_completed(futures):
             future.result()

@@ -6,6 +6,7 @@ import math
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from loadtest.replay.compare import Ratio
 from loadtest.replay.report import Report, Row, failure
@@ -13,7 +14,7 @@ from loadtest.replay.results import Spread
 
 
 def show(report: Report, console: Console) -> None:
-    console.print(f"[bold]{report.title}[/bold]: {report.requests} requests, seeds {len(report.plan.seeds)}")
+    console.print(Text.assemble((report.title, "bold"), f": {report.situation}"))
     console.print(_times(report))
     console.print(_work(report))
     if any(row.summary.failed for row in report.rows):

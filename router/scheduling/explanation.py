@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from router.core import Candidate, Comparison, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
-from router.scheduling.cost import Terms, Weights, ask, local, predicted_s
+from router.scheduling.cost import Terms, Weights, ask, handed, local, predicted_s
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Of the choice, from the decision on: with prefill and decode apart, both legs and the transfer. None where no
     engine model is kept."""
     compared: Comparison | None = None
-    """Apart or on one endpoint, as the decider reckoned it; None where it was not asked or decides without."""
+    """Apart or on one endpoint, as the decider reckoned it; of a pair that was chosen without reckoning, with the
+    default weights. None where all is done on one endpoint and nothing was reckoned."""
     prompt_tokens: int
     token_source: str
     blocks: int
@@ -67,11 +68,31 @@ def explain(
         decode=[candidate.id for candidate in decision.decode],
         prefill=[candidate.id for candidate in decision.prefill],
         predicted_ttft_s=_rounded(expected_ttft_s(prompt, decision, now)),
-        compared=decision.compared,
+        compared=decision.compared or _compared(request, prompt, decision, now),
         prompt_tokens=prompt.token_count,
         token_source=prompt.source.value,
         blocks=len(prompt.block_hashes),
         candidates=[_row(prompt, decision, terms, candidate) for terms, candidate in rows],
+    )
+
+
+def _compared(request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision, now: float) -> Comparison | None:
+    """What a pair costs whose decider has not said."""
+    if not decision.prefill:
+        return None
+    prefill, decode = decision.prefill[0], decision.decode[0]
+    what = ask(request, prompt, Leg.DECODE, decision.decode)
+    ahead = local(ask(request, prompt, Leg.PREFILL, decision.prefill), prefill, _WEIGHTS, now)
+    rest, whole = handed(what, decode, _WEIGHTS, now), local(what, decode, _WEIGHTS, now)
+    return Comparison(
+        prefill=prefill.id,
+        decode=decode.id,
+        prefill_cost=ahead.total,
+        decode_cost=rest.total,
+        apart_ttft_s=ahead.ttft + rest.ttft,
+        whole=decode.id,
+        whole_cost=whole.total,
+        whole_ttft_s=whole.ttft,
     )
 
 

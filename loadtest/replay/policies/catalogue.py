@@ -78,7 +78,7 @@ def find(name: str) -> Contestant:
         except ValueError:
             seconds = -1.0
         if not 0.0 <= seconds < 3600.0:
-            raise ConfigError(f"--policy: {name}: {age!r} is no age in seconds: write something like {plain}@1")
+            raise ConfigError(f"--policy: {name}: {age!r} is no age of 0 to 3600 s: write something like {plain}@1")
         return msgspec.structs.replace(find(plain), name=name, metrics_age_s=seconds)
     if name in CATALOGUE:
         return CATALOGUE[name]
@@ -86,4 +86,6 @@ def find(name: str) -> Contestant:
         return from_file(Path(name))
     close = get_close_matches(name, CATALOGUE, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
+    if "," in name:
+        hint = "give --policy once for each. "
     raise ConfigError(f"--policy: no policy {name!r}: {hint}There are {', '.join(CATALOGUE)}, or a .yaml file")

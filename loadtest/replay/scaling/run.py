@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 
 import msgspec
 
 from loadtest.replay.fleet import Fleet, Member
 from loadtest.replay.plan import Plan, engine_profile, load, seeded
 from loadtest.replay.policies.catalogue import find
+from loadtest.replay.processes import processes
 from loadtest.replay.results import Result, Slo
 from loadtest.replay.scaling.base import Given
 from loadtest.replay.scaling.catalogue import first_fleet, make_law
@@ -93,7 +94,7 @@ def run_laws(
             found.append(run_law(scaling, workload, batch, law))
         return found
     outcomes: dict[str, Outcome] = {}
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
+    with processes(jobs) as pool:
         futures = [pool.submit(_elsewhere, scaling, law) for law in scaling.laws]
         for future in as_completed(futures):
             outcome = future.result()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -29,6 +29,7 @@ import msgspec
 
 from loadtest.replay.digests import WORLD, digest
 from loadtest.replay.plan import Plan
+from loadtest.replay.processes import processes
 from loadtest.replay.results import Slo
 from loadtest.replay.scaling.catalogue import MAKERS
 from loadtest.replay.scaling.days import DAYS
@@ -135,7 +136,7 @@ def run_study(study: Study, results: Path, jobs: int, progress: Progress) -> lis
             for task in batch:
                 note(*task[1:3], _task(*task))
             continue
-        with ProcessPoolExecutor(max_workers=jobs) as pool:
+        with processes(jobs) as pool:
             futures = {pool.submit(_task, *task): task for task in batch}
             for future in as_completed(futures):
                 note(*futures[future][1:3], future.result())

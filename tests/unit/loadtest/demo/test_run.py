@@ -33,6 +33,15 @@ def test_the_routers_configuration_is_one_that_starts(tmp_path: Path) -> None:
     assert settings.redis.url is None
 
 
+def test_requests_are_recorded_whole_where_that_is_asked_for(tmp_path: Path) -> None:
+    path, log = tmp_path / "kvrouter.yaml", str(tmp_path / "requests.log")
+    path.write_text(json.dumps(router_config(Options(requests=log), URLS)), encoding="utf-8")
+    settings = load(path, environ={})
+    assert settings.log.requests == log
+    assert settings.usage.inject_stream_usage
+    assert "log" not in router_config(Options(), URLS)
+
+
 def test_without_prefill_engines_the_others_serve_whole_requests() -> None:
     assert Options(prefill=0, decode=2).roles == ("both", "both")
 

@@ -115,7 +115,9 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
     ("flags", "sentence"),
     [
         (["--policy", "nosuch"], "no policy 'nosuch'"),
+        (["--policy", "default,lmetric"], "no policy 'default,lmetric': give --policy once for each"),
         (["synthetic:chaos"], "synthetic:chaos: there is no such workload"),
+        (["day:shift"], "day:shift: days are for fleets that grow and shrink: give --scaling too"),
         (["--transfer", "5"], "--transfer 5: write it like 5,5"),
         (["--baseline", "llm-d", "--policy", "random"], "--baseline llm-d is not replayed"),
         (["--prefill", "2"], "--prefill and --decode go together"),
@@ -144,6 +146,8 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
         (["--seed", "3", "--seeds", "2"], "--seed and --seeds exclude each other"),
         (["--results", "here"], "--results is where a study keeps its runs"),
         (["--study", "s.yaml", "--engines", "2"], "--engines is not looked at with --study"),
+        (["more", "--study", "s.yaml"], "--study takes one folder"),
+        (["--policy", "default@7200"], "default@7200: '7200' is no age of 0 to 3600 s"),
         (["--startup", "9"], "--startup says how fleets grow"),
         (["--scaling", "planner", "--engines", "2"], "--engines is not looked at with --scaling"),
         (["--scaling", "planner", "--policy", "default", "--policy", "random"], "under one --policy: give it once"),
@@ -198,7 +202,10 @@ def test_from_and_until_are_seconds_of_the_trace_whatever_the_speed(
     for speed in ("1", "4"):
         command = ["replay", str(path), "--policy", "default", "--no-jitter", "--json", "-", "--speed", speed]
         assert run([*command, "--from", "20", "--until", "50"]) == 0
-        assert json.loads(capsys.readouterr().out)["rows"][0]["summary"]["requests"] == 30
+        report = json.loads(capsys.readouterr().out)
+        assert report["rows"][0]["summary"]["requests"] == 30
+        assert report["situation"].startswith(f"100 requests in {99 / float(speed):.4g} s")
+        assert report["situation"].endswith(", of which 30 count; 8 engines of 70b-tp4; 1 seed")
 
 
 def test_requests_that_failed_are_counted_by_why_and_nothing_is_called_nan(

@@ -39,6 +39,13 @@ def test_a_gzipped_trace_is_read_whatever_it_is_called(tmp_path: Path) -> None:
     assert list(read_workload(path).requests[0].blocks) == [0, 1]
 
 
+def test_a_mark_of_byte_order_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for text in (json.dumps(line(0, 9, [])), "arrival_s,input_length,output_length\n0,9,5\n"):
+        path.write_text("\ufeff" + text, encoding="utf-8")
+        assert [request.prompt for request in read_workload(path).requests] == [9]
+
+
 @pytest.mark.parametrize("size", [16, 64, 512])
 @pytest.mark.parametrize("partial", [True, False])
 def test_the_block_size_follows_from_lengths_and_numbers_of_ids(tmp_path: Path, size: int, partial: bool) -> None:
@@ -126,6 +133,7 @@ def test_the_routers_own_log_is_replayed_as_it_was_written(tmp_path: Path) -> No
         ("timestamp,input_length,output_length,think\n0,1,1,long\n", "line 2: think is 'long': give a number"),
         ("timestamp;input_length;output_length\n0;1;1\n", "with commas between"),
         ("# a comment\n", "is no JSON, and as CSV"),
+        ('[{"timestamp": 0}]', "is one JSON array: write an object a line"),
         ('timestamp,input_length,output_length\n0,"1,1\n', "line 2: unexpected end of data: mend the line"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [-1]}\n', "negative hash_ids"),
         ("arrival_s,input_length,output_length\nnan,1,1\n", "line 2: a time is not finite"),

@@ -90,6 +90,7 @@ def test_a_ratios_interval_excludes_one_only_where_the_difference_is_no_chance()
 def test_regret_is_the_share_of_what_round_robin_loses_to_the_bound() -> None:
     assert regret(1.5, 1.0, 3.0) == pytest.approx(0.25)
     assert regret(1.5, 1.0, 1.0) is None
+    assert regret(1.5, 1.0, 1.01) is None
 
 
 def test_the_reports_json_has_every_policy_and_null_for_what_is_unknown() -> None:

@@ -39,6 +39,17 @@ def test_the_decider_and_the_explanation_tell_the_same() -> None:
     assert told.predicted_ttft_s == pytest.approx(told.compared.apart_ttft_s, rel=0.05)
 
 
+def test_a_pair_that_was_chosen_without_reckoning_has_its_cost_too() -> None:
+    pool = prefill, decode = engine("p", Role.PREFILL), engine("d", Role.DECODE, **BUSY)
+    told = explain(request(), ASKED, Decision(decode=(decode,), prefill=(prefill,), reason="pd"), pool, NOW)
+    assert told.compared is not None
+    assert (told.compared.prefill, told.compared.decode, told.compared.whole) == ("p", "d", "d")
+    rows = {row.endpoint: row for row in told.candidates}
+    assert told.compared.prefill_cost == pytest.approx(rows["p"].terms["total"], abs=1e-5)
+    assert told.compared.whole_cost == pytest.approx(rows["d"].terms["total"], abs=1e-5)
+    assert explain(request(), ASKED, Decision(decode=(decode,)), pool, NOW).compared is None
+
+
 def test_the_short_form_has_the_whole_time_and_that_of_each_leg() -> None:
     decision = decide(engine("p", Role.PREFILL), engine("d", Role.DECODE, **BUSY))
     whole = expected_ttft_s(ASKED, decision, NOW)
