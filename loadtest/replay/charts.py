@@ -76,9 +76,11 @@ def new_chart(kind: Callable[..., pygal.Graph], title: str, **more: object) -> p
 
 
 def svg(chart: pygal.Graph) -> str:
-    """Without the configuration script and the comments that pygal adds for its interactive form."""
+    """Without what pygal adds for its interactive form: script, comments, and names that every chart would repeat."""
     root = chart.render_tree()
     for parent in root.iter():
+        if parent.get("id", "").startswith("activate-serie"):
+            del parent.attrib["id"]
         for child in list(parent):
             if not isinstance(child.tag, str) or child.tag.endswith("script"):
                 parent.remove(child)

@@ -54,7 +54,7 @@ def test_a_configuration_is_compared_under_its_path_and_reasons_are_shown(
 
 
 def test_the_page_holds_everything_and_fetches_nothing(trace: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pygal")
+    pytest.importorskip("loadtest.replay.charts")
     page = tmp_path / "report.html"
     command = [
         "replay",
@@ -73,6 +73,10 @@ def test_the_page_holds_everything_and_fetches_nothing(trace: Path, tmp_path: Pa
     assert "<script" not in text
     assert set(re.findall(r"https?://[^\"'<> ]+", text)) == {"http://www.w3.org/2000/svg"}
     assert len(re.findall(r'class="pygal-chart"', text)) == 8
+    names = re.findall(r'\bid="([^"]+)"', text)
+    assert len(names) == len(set(names)) >= 8
+    units = re.findall(r'class="title">([^<]+)</text>', text)
+    assert {"s or less (logarithmic)", "% of requests", "arrival, s", "% of prompt tokens", "engine"} <= set(units)
     assert f"kvrouter replay {trace}" in text
 
 
@@ -238,7 +242,7 @@ def test_windows_are_shown_of_one_policy_too(trace: Path, capsys: pytest.Capture
 def test_figures_on_standard_output_do_not_keep_the_page_from_being_written(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("pygal")
+    pytest.importorskip("loadtest.replay.charts")
     page = tmp_path / "report.html"
     assert run(["replay", str(trace), "--policy", "random", "--json", "-", "--html", str(page)]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]
