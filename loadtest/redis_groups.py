@@ -97,9 +97,10 @@ class ClusterServers(_Several):
 
 
 def _member(binary: str | None, *options: str) -> RedisServer:
-    # The bus's usual port, 10,000 above, may be none.
     always = ("cluster-enabled yes", "cluster-node-timeout 1000", "cluster-require-full-coverage no")
-    return RedisServer(binary, *always, f"cluster-port {free_ports(1)}", *options)
+    # The bus's usual port, 10,000 above, may be none. By default a primary waits seconds for more replicas to copy to.
+    more = (f"cluster-port {free_ports(1)}", "repl-diskless-sync-delay 0")
+    return RedisServer(binary, *always, *more, *options)
 
 
 def _ports(server: RedisServer) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvindex.redis_board import Load, RedisBoard
-from kvindex.redis_link import RedisLink
+from kvindex.redis_link import RedisLink, end_task
 from loadtest.redis_server import RedisServer, server_binaries
 
 E = "10.0.0.1:8000/0"
@@ -97,7 +97,7 @@ async def test_the_load_of_a_router_that_dies_goes_with_its_time(shared_server: 
     a.load = {E: (1, 10, 100)}
     await until(lambda: bool(b.board.others()))
     assert a.board._task is not None
-    a.board._task.cancel()
+    await end_task(a.board._task)
     await until(lambda: not b.board.others())
     assert b.board.routers == 1
 
@@ -115,7 +115,7 @@ async def test_notes_are_told_apart_by_router_until_they_are_empty_or_their_rout
     a.note = b""
     await until(lambda: list(c.board.notes().values()) == [b"b"])
     assert b.board._task is not None
-    b.board._task.cancel()
+    await end_task(b.board._task)
     await until(lambda: not c.board.notes())
 
 

@@ -14,7 +14,7 @@ from kvindex import Match, MemoryIndex, Mode, Tier
 from kvindex.ingest import Ingest
 from kvindex.journal import At, Changes
 from kvindex.redis_index import RedisIndex
-from kvindex.redis_link import RedisLink
+from kvindex.redis_link import RedisLink, end_task
 from kvindex.redis_store import RedisStore, Written
 from kvindex.sockets import event_context
 from kvindex.subscriber import KvEventSubscriber
@@ -72,8 +72,7 @@ class Router:
         """As by SIGKILL: nothing is given back."""
         await self.deafen()
         assert self.index._task is not None
-        self.index._task.cancel()
-        await asyncio.wait([self.index._task])
+        await end_task(self.index._task)
         keeper = self.index._keeper
         keeper._tokens = {}
         keeper.want(frozenset())
