@@ -102,7 +102,11 @@ async def serving(
 
     async def all_ready() -> bool:
         assert process.returncode is None, served.log
-        return served.log.count("router.serving: serving on") >= int(flags[flags.index("--workers") + 1])
+        # Where they took long to start, the parent has answered 503 in their place until it heard of one that serves.
+        stood_in = served.log.count("requests are answered 503 until one does")
+        taken_over = len(re.findall(r"router\.workers\.parent: worker \d+ serves", served.log))
+        started = served.log.count("router.serving: serving on")
+        return started >= int(flags[flags.index("--workers") + 1]) and stood_in == taken_over
 
     try:
         await until(all_ready)
