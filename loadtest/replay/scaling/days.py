@@ -2,7 +2,8 @@
 
 diurnal: one swing between a fifth and the whole, with noise that wanders; bursts: a calm load that is five times as
 high within a minute, three times; shift: from long prompts with short answers to short prompts with long answers, at a
-steady rate; steady: the same all the time; batch: the bursts, with latency-tolerant requests beside them.
+steady rate; steady: the same all the time; batch: the bursts, with latency-tolerant requests beside them. NAME@TIMES is
+a day with so many times the traffic, for a greater fleet: one engine is then a smaller part of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from loadtest.replay.workload import Request, Workload, numbered
+from router.errors import ConfigError
 
+DAY = "day:"
+"""Begins the name of such a day where a trace could stand."""
 BLOCK = 512
 SECONDS = 3600.0
 
@@ -90,6 +94,7 @@ _COURSES: Mapping[str, Callable[[random.Random], Course]] = MappingProxyType(
 )
 DAYS = tuple(_COURSES)
 _PEAK = 14.0
+_MOST_TIMES = 100.0
 _BATCH_RATE = 1.2
 
 
@@ -99,8 +104,23 @@ class Day(NamedTuple):
     """Numbers of the latency-tolerant requests."""
 
 
-def make_day(name: str, seed: int = 1) -> Day:
-    """Raises KeyError for an unknown name."""
+def read_day(text: str) -> tuple[str, float]:
+    """Name and times of its traffic, from ``NAME`` or ``NAME@TIMES``. Raises `ConfigError`."""
+    name, _, times = text.partition("@")
+    if name not in DAYS:
+        raise ConfigError(f"{DAY}{text}: there is no such day: it is one of {', '.join(DAY + d for d in DAYS)}")
+    try:
+        found = float(times) if times else 1.0
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found <= _MOST_TIMES:
+        raise ConfigError(f"{DAY}{text}: write how many times its traffic, up to {_MOST_TIMES:g}, like {DAY}{name}@3")
+    return name, found
+
+
+def make_day(text: str, seed: int = 1) -> Day:
+    """``NAME`` or ``NAME@TIMES``. Raises `ConfigError`."""
+    name, times = read_day(text)
     rng = random.Random(f"day/{name}/{seed}")
     course = _COURSES[name](rng)
     shared: dict[Kind, list[int]] = {}
@@ -121,7 +141,7 @@ def make_day(name: str, seed: int = 1) -> Day:
         return Request(number=0, at=at, prompt=len(common) * BLOCK + prompt, output=output, blocks=blocks)
 
     at = 0.0
-    while (at := at + rng.expovariate(_PEAK)) < SECONDS:
+    while (at := at + rng.expovariate(times * _PEAK)) < SECONDS:
         moment = course(at)
         if rng.random() < moment.rate / _PEAK:
             kinds = list(moment.mix)
@@ -129,9 +149,9 @@ def make_day(name: str, seed: int = 1) -> Day:
             found.append((ask(at, kind), False))
     if name == "batch":
         at = 0.0
-        while (at := at + rng.expovariate(_BATCH_RATE)) < SECONDS - 600.0:
+        while (at := at + rng.expovariate(times * _BATCH_RATE)) < SECONDS - 600.0:
             found.append((ask(at, DOCUMENT), True))
     found.sort(key=lambda pair: pair[0].at)
     requests = numbered(request for request, _ in found)
     batch = frozenset(number for number, (_, tolerant) in enumerate(found) if tolerant)
-    return Day(Workload(name=name, block_size=BLOCK, requests=requests), batch)
+    return Day(Workload(name=text, block_size=BLOCK, requests=requests), batch)

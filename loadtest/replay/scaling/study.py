@@ -4,16 +4,18 @@ A study is a YAML file:
 
     tune: 2                       # seed of the days on which knobs are found
     seeds: [1]                    # of the days that are reported
-    days: [diurnal, shift]        # on these the leanest knob that attains the objective is taken
-    level: [bursts]               # on these the most generous one that takes no more engine-hours than `mine` does
+    days: [diurnal, shift@3]      # on these the leanest knob that attains the objective is taken
+    level: [bursts]               # on these the one that attains most within a number of engine-hours
+    hours: [4.05, 5.05]           # which are these; none: those that `mine` takes
     pools: [aggregated, disaggregated]
-    mine: planner                 # the law that the others are compared with; its knob is found like theirs
-    mine_level: planner-bursts@4  # the same on level days, where its knob is given
+    mine: planner                 # the law that the others are compared with, as it comes; its knob is found too
+    mine_level: planner-bursts    # the same on level days
     bound: clairvoyant            # its leanest knob that attains the objective on the reported day itself
     laws:                         # knobs from the most generous to the leanest; for roles apart: {prefill:, decode:}
       hpa-concurrency: [8, 12, 16]
 
-Each run is a JSON file in the results folder under the digest of all that it depends on (`loadtest.replay.digests`).
+How a knob is found: `loadtest.replay.scaling.tuning`. Each run is a JSON file in the results folder under the digest of
+all that it depends on (`loadtest.replay.digests`).
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ from loadtest.replay.plan import Plan
 from loadtest.replay.processes import processes
 from loadtest.replay.results import Slo
 from loadtest.replay.scaling.catalogue import MAKERS
-from loadtest.replay.scaling.days import DAYS
-from loadtest.replay.scaling.run import DAY, Outcome, Scaling, read, run_law
+from loadtest.replay.scaling.days import DAY, read_day
+from loadtest.replay.scaling.run import Outcome, Scaling, read, run_law
+from loadtest.replay.scaling.tuning import Search, last
 from router import plain_yaml
 from router.errors import ConfigError
 from router.outputs import make_folder
@@ -47,6 +50,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     seeds: tuple[int, ...]
     days: tuple[str, ...] = ()
     level: tuple[str, ...] = ()
+    hours: tuple[float, ...] = ()
     pools: tuple[Pool, ...] = ("aggregated", "disaggregated")
     mine: str
     mine_level: str | None = None
@@ -62,7 +66,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.mine_level if scene.level and self.mine_level is not None else self.mine
 
     def scenes(self) -> list[Scene]:
-        return [Scene(day, pool, day in self.level) for pool in self.pools for day in (*self.days, *self.level)]
+        budgets: tuple[float | None, ...] = self.hours or (None,)
+        days = [(day, False, None) for day in self.days]
+        level = [(day, True, budget) for day in self.level for budget in budgets]
+        return [Scene(day, pool, is_level, budget) for day, is_level, budget in (*days, *level) for pool in self.pools]
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -70,6 +77,8 @@ class Scene(msgspec.Struct, frozen=True):
     pool: Pool
     level: bool
     """Laws are compared at equal engine-hours, not at the objective."""
+    budget: float | None = None
+    """Engine-hours; None: those that ours takes as it comes."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +116,10 @@ def read_study(path: Path) -> Study:
     except msgspec.ValidationError as error:
         raise ConfigError(f"--study: {path}: {error}: docs/autoscaling.md tells what it holds") from None
     for day in (*study.days, *study.level):
-        if day not in DAYS:
-            raise ConfigError(f"--study: {path}: there is no day {day}: it is one of {', '.join(DAYS)}")
+        try:
+            read_day(day)
+        except ConfigError as error:
+            raise ConfigError(f"--study: {path}: {error}") from None
     for law in (*study.laws, study.bound):
         if law not in MAKERS:
             raise ConfigError(f"--study: {path}: there is no law {law}: it is one of {', '.join(MAKERS)}")
@@ -119,36 +130,42 @@ def run_study(study: Study, results: Path, jobs: int, progress: Progress) -> lis
     """Raises `ConfigError`."""
     make_folder("--results", results)
     scenes = study.scenes()
-    laws = [law for law in study.laws if law not in (study.bound, study.mine)]
-    # The others' budgets on the days that are level are what this one took.
-    first = [(study, scene, study.ours(scene), results) for scene in scenes]
-    rest = [(study, scene, law, results) for law in (study.bound, *laws) for scene in scenes]
+    laws = {scene: [law for law in study.laws if law not in (study.bound, *_others(study, scene))] for scene in scenes}
+    tasks = [(study, scene, law, results) for scene in scenes for law in (study.bound, AS_IT_COMES, *laws[scene])]
     done: dict[tuple[Scene, str], Sequence[Kept | None]] = {}
-    total = len(first) + len(rest)
 
     def note(scene: Scene, law: str, kept: Sequence[Kept | None]) -> None:
         done[scene, law] = kept
         names = ", ".join(one.law if one is not None else f"no {law}" for one in kept)
-        progress(f"{len(done)}/{total}  {scene.pool}, {scene.day}: {names}")
+        progress(f"{len(done)}/{len(tasks)}  {scene.pool}, {scene.day}: {names}")
 
-    for batch in (first, rest):
-        if jobs == 1:
-            for task in batch:
-                note(*task[1:3], _task(*task))
-            continue
+    if jobs == 1:
+        for task in tasks:
+            note(*task[1:3], _task(*task))
+    else:
         with processes(jobs) as pool:
-            futures = {pool.submit(_task, *task): task for task in batch}
+            futures = {pool.submit(_task, *task): task for task in tasks}
             for future in as_completed(futures):
                 note(*futures[future][1:3], future.result())
     return [
         Found(
             scene=scene,
-            mine=_all(done[scene, study.ours(scene)]),
+            mine=_all(done[scene, AS_IT_COMES]),
             bound=done[scene, study.bound],
-            others={law: _all(done[scene, law]) for law in laws},
+            others={law: _all(done[scene, law]) for law in laws[scene]},
         )
         for scene in scenes
     ]
+
+
+AS_IT_COMES = "as it comes"
+"""Instead of a law: ours, with the knob that it has by itself."""
+
+
+def _others(study: Study, scene: Scene) -> list[str]:
+    """Ours of the other kind of day: it is not asked here."""
+    mine = {study.mine, study.mine_level} - {study.ours(scene)}
+    return [law for law in study.laws if law in mine]
 
 
 def _all(kept: Sequence[Kept | None]) -> list[Kept]:
@@ -157,24 +174,12 @@ def _all(kept: Sequence[Kept | None]) -> list[Kept]:
 
 def _task(study: Study, scene: Scene, law: str, results: Path) -> list[Kept | None]:
     runs = Runs(study, scene, results)
-    if law == study.ours(scene):
-        if scene.level:
-            # What it takes on the day of tuning is the others' budget.
-            runs.one(law, study.tune)
-            return [runs.one(law, seed) for seed in study.seeds]
-        # Its knob is one over all roles.
-        names = [f"{law}@{knob:g}" for knob in _knobs(study, law)]
-        tuned = _best(runs, names) if names else law
-        return [runs.one(tuned, seed) for seed in study.seeds]
+    if law == AS_IT_COMES:
+        return [runs.one(study.ours(scene), seed) for seed in study.seeds]
     if law == study.bound:
         return [leanest(runs, law, seed) for seed in study.seeds]
     tuned = tune(runs, law)
     return [runs.one(tuned, seed) for seed in study.seeds]
-
-
-def _knobs(study: Study, law: str) -> tuple[float, ...]:
-    knobs = study.laws.get(law, ())
-    return knobs if isinstance(knobs, tuple) else ()
 
 
 class Scened(Protocol):
@@ -242,15 +247,19 @@ class Runs:
 
 def tune(runs: Scened, law: str) -> str:
     """The law with its knob as it is best on the day that it is tuned on."""
-    knobs = runs.study.laws[law]
-    if runs.scene.pool == "aggregated":
-        choices = knobs if isinstance(knobs, tuple) else knobs["both"]
-        return _best(runs, [f"{law}@{knob:g}" for knob in choices])
-    apart = knobs if isinstance(knobs, dict) else {"prefill": knobs, "decode": knobs}
-    # One role after the other, the first one beside the most generous of the second.
-    prefill = _best(runs, [f"{law}@{knob:g}/{apart['decode'][0]:g}" for knob in apart["prefill"]])
-    first = prefill.rpartition("/")[0]
-    return _best(runs, [f"{first}/{knob:g}" for knob in apart["decode"]])
+    study, scene = runs.study, runs.scene
+    budget = scene.budget
+    if scene.level and budget is None:
+        budget = runs.one(study.ours(scene), study.tune).engine_hours
+    search = Search(law=law, run=lambda name: runs.one(name, study.tune), attainment=study.attainment, budget=budget)
+    knobs = study.laws[law]
+    if isinstance(knobs, tuple):
+        # One over all roles where the law has no more, as ours.
+        ours = law in (study.mine, study.mine_level)
+        return search.alone(knobs) if ours or scene.pool == "aggregated" else search.apart(knobs, knobs)
+    return (
+        search.alone(knobs["both"]) if scene.pool == "aggregated" else search.apart(knobs["prefill"], knobs["decode"])
+    )
 
 
 def leanest(runs: Scened, law: str, seed: int) -> Kept | None:
@@ -260,30 +269,6 @@ def leanest(runs: Scened, law: str, seed: int) -> Kept | None:
     names = [f"{law}@{knob:g}" for knob in knobs]
     place = last(len(names), lambda place: runs.one(names[place], seed).attained >= runs.study.attainment)
     return None if place is None else runs.one(names[place], seed)
-
-
-def _best(runs: Scened, names: Sequence[str]) -> str:
-    """Of laws from the most generous to the leanest: the leanest that attains the objective, else the first; where
-    engine-hours are level, the first that takes no more of them than ours does, else the last."""
-    study, seed = runs.study, runs.study.tune
-    if not runs.scene.level:
-        place = last(len(names), lambda place: runs.one(names[place], seed).attained >= study.attainment)
-        return names[place or 0]
-    budget = runs.one(study.ours(runs.scene), seed).engine_hours
-    place = last(len(names), lambda place: runs.one(names[place], seed).engine_hours > budget)
-    return names[min(0 if place is None else place + 1, len(names) - 1)]
-
-
-def last(count: int, holds: Callable[[int], bool]) -> int | None:
-    """The last place of `count` at which it holds, when it holds up to there and not beyond; None when nowhere."""
-    low, high = -1, count
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return None if low < 0 else low
 
 
 _ROUTED = (

@@ -89,6 +89,18 @@ def test_days_are_the_same_every_time_and_by_time(name: str) -> None:
     assert bool(one.batch) == (name == "batch")
 
 
+def test_a_day_can_have_more_traffic_of_the_same_course() -> None:
+    one, three = make_day("shift"), make_day("shift@3")
+    assert 2.9 < len(three.workload.requests) / len(one.workload.requests) < 3.1
+    assert make_day("shift@1").workload.requests == one.workload.requests
+
+
+@pytest.mark.parametrize("name", ["monday", "shift@none", "shift@0", "shift@nan", "shift@1e9"])
+def test_a_day_that_is_none_is_said_so(name: str) -> None:
+    with pytest.raises(ConfigError, match="day:"):
+        make_day(name)
+
+
 @pytest.mark.parametrize("slice_s", [float("inf"), float("nan")])
 def test_a_slice_without_an_end_is_refused(slice_s: float) -> None:
     with pytest.raises(ConfigError, match="--slice"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loadtest.replay.scaling.run import Outcome, Scaling
 from loadtest.replay.scaling.study import (
@@ -16,7 +14,6 @@ from loadtest.replay.scaling.study import (
     Pool,
     Scene,
     Study,
-    last,
     leanest,
     read_study,
     run_study,
@@ -82,7 +79,12 @@ def test_at_equal_engine_hours_the_most_generous_knob_that_takes_no_more_than_ou
     assert tune(told, "hpa-kv") == "hpa-kv@4"
 
 
-def test_roles_are_tuned_one_after_the_other() -> None:
+def test_engine_hours_that_the_study_names_are_the_budget_of_all() -> None:
+    told = Told(Scene("bursts", "aggregated", level=True, budget=5.5), 0.0)
+    assert tune(told, "hpa-kv") == "hpa-kv@3"
+
+
+def test_a_law_with_knobs_for_each_role_is_tuned_in_both() -> None:
     told = Told(Scene("diurnal", "disaggregated", level=False), -6.0)
     assert tune(told, "static") == "static@2/4"
     assert tune(Told(Scene("diurnal", "aggregated", level=False), -5.0), "static") == "static@5"
@@ -95,12 +97,6 @@ def test_the_bound_is_found_on_the_day_that_is_shown() -> None:
     assert found.law == "clairvoyant@1"
     assert told.asked == {1}
     assert leanest(Told(Scene("diurnal", "aggregated", level=False), -9.0), "clairvoyant", 1) is None
-
-
-@given(st.integers(0, 40), st.integers(-1, 39))
-def test_the_last_place_is_found_by_halving(count: int, place: int) -> None:
-    place = min(place, count - 1)
-    assert last(count, lambda each: each <= place) == (None if place < 0 else place)
 
 
 def test_a_run_is_made_once_and_the_table_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +122,7 @@ def test_a_run_is_made_once_and_the_table_compares(tmp_path: Path, monkeypatch: 
         )
 
     monkeypatch.setattr("loadtest.replay.scaling.study.run_law", run_law)
-    asked = study(pools=("aggregated",), laws={"clairvoyant": (1.0, 0.9), "hpa-kv": (0.1, 0.2)})
+    asked = study(pools=("aggregated",), laws={"clairvoyant": (1.0, 0.9), "hpa-kv": (0.1, 0.2), "planner": (0.99, 0.9)})
     lines: list[str] = []
     found = run_study(asked, tmp_path, 1, lines.append)
     assert sorted(ran) == [
@@ -136,8 +132,11 @@ def test_a_run_is_made_once_and_the_table_compares(tmp_path: Path, monkeypatch: 
         ("hpa-kv@0.2", 1),
         ("hpa-kv@0.2", 2),
         ("planner", 1),
+        ("planner@0.9", 1),
+        ("planner@0.9", 2),
+        ("planner@0.99", 2),
     ]
-    assert lines[-1].startswith("3/3")
+    assert lines[-1].startswith("4/4")
     before = len(ran)
     assert run_study(asked, tmp_path, 1, lines.append) == found
     assert len(ran) == before
@@ -159,13 +158,19 @@ def test_the_study_of_the_docs_can_be_read() -> None:
     read = read_study(ROOT / "docs" / "studies" / "scaling.yaml")
     assert read.tune not in read.seeds
     assert {scene.day for scene in read.scenes()} == {"diurnal", "shift", "bursts"}
+    greater = read_study(ROOT / "docs" / "studies" / "scaling-greater.yaml")
+    assert greater.tune not in greater.seeds
+    assert {scene.day for scene in greater.scenes()} == {"diurnal@3", "shift@3"}
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("laws: {static: [2]}\nseeds: 3", "expected|Expected"),
-        ("tune: 2\nseeds: [1]\nmine: planner\nbound: clairvoyant\ndays: [monday]\nlaws: {}", "no day monday"),
+        (
+            "tune: 2\nseeds: [1]\nmine: planner\nbound: clairvoyant\ndays: [monday]\nlaws: {}",
+            "day:monday: there is no such day",
+        ),
         ("tune: 2\nseeds: [1]\nmine: planner\nbound: clairvoyant\nlaws: {hpa: [1]}", "no law hpa"),
     ],
 )
