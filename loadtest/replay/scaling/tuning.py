@@ -79,17 +79,21 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return min(found, key=lambda each: self.run(each).engine_hours)
 
     def _level(self, prefill: Sequence[float], decode: Sequence[float]) -> str:
+        """From where both knobs are as far along their lists, one role is given what the other spares."""
         assert self.budget is not None
         budget = self.budget
 
-        def best(first: int) -> str:
-            return self._of([f"{self.law}@{prefill[first]:g}/{knob:g}" for knob in decode])
+        def of(first: int) -> list[str]:
+            return [f"{self.law}@{prefill[first]:g}/{knob:g}" for knob in decode]
 
         def worth(first: int) -> float:
-            ran = self.run(best(first))
+            ran = self.run(self._of(of(first)))
             return ran.attained if ran.engine_hours <= budget else -ran.engine_hours
 
-        return best(peak(len(prefill), worth))
+        places = max(len(prefill), len(decode))
+        both = [(place * len(prefill) // places, place * len(decode) // places) for place in range(places)]
+        start = both[min(self._over([of(first)[second] for first, second in both]) + 1, places - 1)][0]
+        return self._of(of(climbed(len(prefill), start, worth)))
 
 
 def last(count: int, holds: Callable[[int], bool]) -> int | None:
@@ -104,12 +108,15 @@ def last(count: int, holds: Callable[[int], bool]) -> int | None:
     return None if low < 0 else low
 
 
-def peak(count: int, worth: Callable[[int], float]) -> int:
-    """The place of `count` (at least 1) with the greatest worth, when it rises up to there and falls beyond: in steps
-    that get shorter."""
-    step = max(count // 3, 1)
-    best = max(range(0, count, step), key=worth)
-    while step > 1:
-        step = (step + 1) // 2
-        best = max((place for place in (best, best - step, best + step) if 0 <= place < count), key=worth)
+def climbed(count: int, start: int, worth: Callable[[int], float], step: int = 2) -> int:
+    """The place of `count` with the greatest worth, when it rises up to there and falls beyond: uphill from `start`, at
+    last in single steps."""
+    best = start
+    while step:
+        tried = [place for place in (best - step, best + step) if 0 <= place < count]
+        better = max(tried, key=worth, default=best)
+        if worth(better) > worth(best):
+            best = better
+        else:
+            step //= 2
     return best

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.replay.scaling.tuning import Search, last, peak
+from loadtest.replay.scaling.tuning import Search, climbed, last
 
 
 class Gave(NamedTuple):
@@ -38,10 +38,10 @@ def test_the_last_place_is_found_by_halving(count: int, place: int) -> None:
     assert last(count, lambda each: each <= place) == (None if place < 0 else place)
 
 
-@given(st.integers(1, 40), st.integers(0, 39))
-def test_a_peak_is_found_by_shorter_steps(count: int, place: int) -> None:
+@given(st.integers(1, 40), st.integers(0, 39), st.integers(0, 39))
+def test_a_peak_is_climbed_from_anywhere(count: int, place: int, start: int) -> None:
     place = min(place, count - 1)
-    assert peak(count, lambda each: -abs(each - place)) == place
+    assert climbed(count, min(start, count - 1), lambda each: -abs(each - place)) == place
 
 
 @given(st.integers(2, 11), st.integers(2, 11))
