@@ -13,6 +13,7 @@ import httpx
 
 from router.capacity.demand import Objective, Qos
 from router.capacity.engine_model import EngineModels
+from router.capacity.misses import Misses
 from router.capacity.plan import Rules
 from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
@@ -65,13 +66,15 @@ def planned(
         raise ConfigError("capacity.planner needs all traffic in one process: set server.workers to 1")
     variants = _variants(chosen)
     _check(chosen, variants)
-    pools, traffic, startups = Pools(variants), Traffic(), Startups()
-    wake = Wake(most=chosen.max_held, wait_s=chosen.hold_s, pool_of=pools.of, knows=pools.knows)
+    pools, traffic, startups, misses = Pools(variants), Traffic(), Startups(), Misses()
+    options = _options(chosen)
     actuator, discoveries = _actuator(chosen, variants, pool, inflight, clock)
+    wake = Wake(most=chosen.max_held, wait_s=chosen.hold_s, pool_of=pools.of, knows=pools.knows, coming=actuator.coming)
     planning = Planning(
-        options=_options(chosen),
+        options=options,
         solver=Solver(chosen.timeout_s),
         traffic=traffic,
+        misses=misses,
         startups=startups,
         pools=pools,
         engines=engines,
@@ -87,7 +90,15 @@ def planned(
     def qos_of(request: InferenceRequest) -> Qos:
         return Qos.BATCH if priority_of(request) < 0 else Qos.INTERACTIVE
 
-    listener = Listener(traffic, startups, pool_of=pools.of, qos_of=qos_of, wall=time.time)
+    listener = Listener(
+        traffic,
+        startups,
+        misses,
+        objective=options.rules.objective,
+        pool_of=pools.of,
+        qos_of=qos_of,
+        wall=time.time,
+    )
     return Planned(planning, wake, listener, startups, discoveries)
 
 
@@ -155,6 +166,7 @@ def _options(chosen: CapacitySettings) -> PlanningOptions:
             stabilization_s=chosen.stabilization_s,
             margin=chosen.margin_ratio,
             idle_s=chosen.idle_s,
+            budget_s=chosen.budget_s,
         ),
         as_present=chosen.form == "present",
         quotas=chosen.quotas,

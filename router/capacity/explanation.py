@@ -64,6 +64,8 @@ def explained(
         alternatives=_alternatives(one, desired, scarce.room),
         attainment=attainment,
         attainment_now=_attained(one, view.fleet.ready, one.form),
+        target=one.target,
+        attained=view.record.attained,
         rate=one.rate,
         cost_per_hour=cost_of(view, desired),
         confidence=one.demand.confidence * min((v.confidence for v in view.variants), default=0.0),
@@ -181,6 +183,9 @@ def _sentence(one: Judged, action: Action, reason: str, binding: str, known_s: f
     rate = f"{one.rate:.2f} requests/s"
     impossible = 1.0 - min(sizing.possible for sizing in one.sizings.values())
     tail = f"; {impossible:.1%} of requests cannot meet it on any variant, even alone" if impossible > 0.001 else ""
+    asked, attained = one.view.rules.objective.attainment, one.view.record.attained
+    if one.target < asked and attained is not None:
+        tail += f"; {attained:.2%} met the objective lately, so that {one.target:.1%} is enough now"
     match action:
         case Action.OUT if reason == "standing":
             stands_s = one.view.rules.stabilization_s

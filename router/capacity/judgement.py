@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from router.capacity.budget import eased
 from router.capacity.demand import Demand
 from router.capacity.need import Form
 from router.capacity.plan import Key, PoolView
@@ -28,31 +29,50 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """The present one."""
     suffices: bool
     present: Mapping[Key, int]
+    doubt: float = 0.0
+    """Part of what is expected that is added in `rate` for what the forecast does not know."""
+    target: float = 0.99
+    """Share of requests that is planned for at this moment."""
 
     def counts(self, role: Role, of: Mapping[Key, int]) -> list[int]:
         return [of.get((role, variant.name), 0) for variant in self.view.variants]
 
 
-def judge(view: PoolView) -> Judged:
-    """The law's tables for a pool that has demand, and whether what is there suffices."""
+def judge(view: PoolView, ease: float = 0.0) -> Judged:
+    """The law's tables for a pool that has demand, and whether what is there suffices. `ease`: of
+    `router.capacity.budget`."""
     demand, rules = view.demand, view.rules
     assert demand is not None
     if not demand.shapes:
         # Batch alone: any of its shapes tells the law what a request is.
         demand = msgspec.structs.replace(demand, shapes=[msgspec.structs.replace(s, rate=1e-6) for s in demand.batch])
     present = view.fleet.present
-    rate = demand.rate * (1.0 + rules.headroom + rules.certainty * demand.error) + _backlog_rate(view, demand)
+    expected = demand.rate * (1.0 + rules.headroom) + _backlog_rate(view, demand)
+    unsure = demand.rate * rules.certainty * (1.0 - ease) * demand.error
+    rate = expected + unsure
     if rules.burst > 1.0:
         rate = max(rate, demand.calm_rate * rules.burst)
     form = form_of(view)
+    target = eased(rules.objective.attainment, ease)
+    objective = msgspec.structs.replace(rules.objective, attainment=target)
     roles = [role for each in Form if _allowed(view, each) for role in each.roles]
     sizings = {
         role: size(
-            role, view.variants, demand, rules.objective, [present.get((role, v.name), 0) for v in view.variants], rate
+            role, view.variants, demand, objective, [present.get((role, v.name), 0) for v in view.variants], rate
         )
         for role in roles
     }
-    one = Judged(view=view, demand=demand, rate=rate, sizings=sizings, form=form, suffices=False, present=present)
+    one = Judged(
+        view=view,
+        demand=demand,
+        rate=rate,
+        sizings=sizings,
+        form=form,
+        suffices=False,
+        present=present,
+        doubt=unsure / expected if expected > 0.0 else 0.0,
+        target=target,
+    )
     return msgspec.structs.replace(one, suffices=carries(one, present))
 
 

@@ -55,6 +55,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     certainty: float = 0.5
     """Standard deviations of the forecast's error that are planned for: what counts is the share of requests over all
     that may come, not over the worst of it."""
+    budget_s: float = 0.0
+    """Time over which the share of requests that meet the objective is counted (`router.capacity.budget`); 0: at each
+    moment anew."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +76,21 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         return {key: self.ready.get(key, 0) + self.starting.get(key, 0) for key in keys}
 
 
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a pool's interactive requests, over `Rules.budget_s` and over the last twelfth of it."""
+
+    answered: int = 0
+    missed: int = 0
+    """Outside their objective."""
+    lately: int = 0
+    missed_lately: int = 0
+
+    @property
+    def attained(self) -> float | None:
+        """Share within the objective; None of no request."""
+        return 1.0 - self.missed / self.answered if self.answered else None
+
+
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """One pool at one time."""
 
@@ -84,6 +102,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     fleet: Fleet = Fleet()
     idle_s: float | None = None
     """For so long nobody has wanted anything of it; None: that is not known, and it is not taken for idle."""
+    record: Record = Record()
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +136,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Share of interactive requests expected to meet the objective with what is desired."""
     attainment_now: float | None = None
     """The same with what is there."""
+    target: float | None = None
+    """Share that was planned for at this moment; None where no law was asked."""
+    attained: float | None = None
+    """Share that met the objective lately; None while nothing is known of it."""
     rate: float = 0.0
     """Requests a second that were planned for."""
     cost_per_hour: float = 0.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from router.capacity.budget import Budget
 from router.capacity.explanation import Scarce, explained, held
 from router.capacity.judgement import Judged, cost_of, judge
 from router.capacity.need import Need, Solution, Unsolved
@@ -36,13 +37,14 @@ class Planner:
     def __init__(self) -> None:
         self._past: dict[str, Past] = {}
         self._standing: dict[str, Standing] = {}
+        self._budgets: dict[str, Budget] = {}
 
     def plan(self, now: float, views: Sequence[PoolView], quotas: Mapping[str, int] | None = None) -> list[Plan]:
         """One plan for each view, in order. `now`: seconds of any clock that does not stand still."""
-        for name in self._past.keys() - {view.name for view in views}:
-            del self._past[name]
-        for name in self._standing.keys() - {view.name for view in views}:
-            del self._standing[name]
+        names = {view.name for view in views}
+        for kept in (self._past, self._standing, self._budgets):
+            for name in kept.keys() - names:
+                del kept[name]
         plans: dict[str, Plan] = {}
         judged: list[Judged] = []
         for view in views:
@@ -50,7 +52,7 @@ class Planner:
             if simple is not None:
                 plans[view.name] = simple
             else:
-                judged.append(judge(view))
+                judged.append(judge(view, self._ease(view, now)))
         needs = [_need(one, self._banded(one, now)) for one in judged]
         try:
             solutions = solve(needs, quotas or {})
@@ -61,14 +63,26 @@ class Planner:
                 plans[one.view.name] = self._decided(now, one, need, solution, quotas or {}, needs, solutions)
         return [plans[view.name] for view in views]
 
+    def _ease(self, view: PoolView, now: float) -> float:
+        rules = view.rules
+        if not rules.budget_s or rules.burst > 1.0:
+            # Room for a burst is seldom used, and no miss tells that it lacks.
+            return 0.0
+        budget = self._budgets.setdefault(view.name, Budget())
+        return budget.ease(now, view.record, rules.objective.attainment, rules.budget_s)
+
     def _banded(self, one: Judged, now: float) -> float:
         """The rate to plan for: what must be carried, and where that is, what a scale-in must leave engines for."""
         past = self._past.setdefault(one.view.name, Past())
         work_s = sum(one.sizings[role].work_s for role in one.form.roles if role in one.sizings)
-        past.loaded(now, one.rate, work_s, one.view.rules.stabilization_s, one.demand.falling_s)
+        # What a forecast did not know is no load that could come back: a pool's first minutes know little.
+        expected = one.rate / (1.0 + one.doubt)
+        past.loaded(now, expected, work_s, one.view.rules.stabilization_s, one.demand.falling_s)
+        if one.view.name in self._budgets:
+            self._budgets[one.view.name].loaded(one.demand.rate * work_s)
         if not one.suffices:
             return one.rate
-        lasting = past.lasting(one.rate, work_s, one.demand.chance)
+        lasting = past.lasting(expected, work_s, one.demand.chance) * (1.0 + one.doubt)
         # What is left after a scale-in must do for more than is expected now, with colder caches.
         return max(lasting, one.rate * (1.0 + one.view.rules.margin + past.regret(now))) * _cold(one)
 

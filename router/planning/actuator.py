@@ -13,6 +13,9 @@ logger = logging.getLogger(__name__)
 
 
 class Actuator(Protocol):
+    coming: str
+    """What it does for an engine that is wanted, as part of a sentence to who waits for one."""
+
     def starting(self) -> Sequence[Starting]:
         """Engines that were asked for and do not serve yet."""
         ...
@@ -32,6 +35,10 @@ class Actuator(Protocol):
 class Published:
     """Somebody else carries it out, by the metrics: HPA, KEDA, an operator."""
 
+    coming = (
+        "one is asked for by the router's metrics, for HPA, KEDA or an operator to start (capacity.actuator: metrics)"
+    )
+
     def starting(self) -> Sequence[Starting]:
         return ()
 
@@ -42,6 +49,8 @@ class Published:
 
 class DryRun(Published):
     """Logs what would be done."""
+
+    coming = "the planner only logs what it would start (capacity.actuator: dry-run), so somebody else must start one"
 
     def __init__(self) -> None:
         self._last: dict[str, object] = {}

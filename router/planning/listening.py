@@ -1,10 +1,11 @@
-"""Listener: an observer that turns what the router hears of requests into traffic and start-up times. PURE."""
+"""Listener: an observer that turns what the router hears of requests into traffic, misses and start-up times. PURE."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from router.capacity.demand import Qos
+from router.capacity.demand import Objective, Qos
+from router.capacity.misses import Misses, met
 from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
 from router.core import Decision, InferenceRequest, TokenizedPrompt
@@ -18,7 +19,9 @@ class Listener:
         self,
         traffic: Traffic,
         startups: Startups,
+        misses: Misses,
         *,
+        objective: Objective,
         pool_of: Callable[[str | None], str],
         qos_of: Callable[[InferenceRequest], Qos],
         wall: Callable[[], float],
@@ -26,6 +29,8 @@ class Listener:
         """`pool_of`: a request's model -> its pool; `wall`: seconds since the epoch."""
         self._traffic = traffic
         self._startups = startups
+        self._misses = misses
+        self._objective = objective
         self._pool_of = pool_of
         self._qos_of = qos_of
         self._wall = wall
@@ -41,6 +46,9 @@ class Listener:
         self._startups.first_token(event.endpoint_id, event.since_dispatch_s)
 
     def on_end(self, event: Ended) -> None:
+        within = met(event, self._objective)
+        if within is not None and self._qos_of(event.request) is Qos.INTERACTIVE:
+            self._misses.answered(self._pool_of(event.request.model), within, self._wall())
         if event.outcome is Outcome.OK and event.prompt_tokens and event.output_tokens:
             cached = event.cached_tokens if event.cached_tokens is not None else event.matched_tokens or 0
             request = event.request

@@ -63,6 +63,8 @@ class _Engine:
 class LocalEngines:
     """Implements `router.planning.actuator.Actuator` and `router.pool.discovery.Discovery`."""
 
+    coming = "this router is starting one (capacity.actuator: local)"
+
     def __init__(
         self,
         command: Sequence[str],

@@ -14,6 +14,7 @@ import msgspec
 
 from router.capacity.demand import Demand
 from router.capacity.engine_model import EngineModels
+from router.capacity.misses import Misses
 from router.capacity.plan import Action, Key, Plan, PoolView, Rules, counted
 from router.capacity.startup import Startups
 from router.capacity.traffic import Traffic
@@ -65,6 +66,7 @@ class Planning:
         options: PlanningOptions,
         solver: Solver,
         traffic: Traffic,
+        misses: Misses,
         startups: Startups,
         pools: Pools,
         engines: EngineModels,
@@ -79,6 +81,7 @@ class Planning:
         self._options = options
         self._solver = solver
         self._traffic = traffic
+        self._misses = misses
         self._startups = startups
         self._pools = pools
         self._engines = engines
@@ -221,6 +224,7 @@ class Planning:
                     demand=self._demand(name, its, variants),
                     fleet=self._pools.fleet(name, its, starting),
                     idle_s=self._idleness.of(name, self._clock(), None if last is None else self._wall() - last),
+                    record=self._misses.record(name, self._wall(), self._options.rules.budget_s),
                 )
             )
         self._warn()

@@ -69,6 +69,14 @@ class PlanMetrics(Collector):
         )
         cost = GaugeMetricFamily("kvrouter_plan_cost_per_hour", "Of the desired engines", labels=["pool"])
         rate = GaugeMetricFamily("kvrouter_plan_rate", "Requests a second that are planned for", labels=["pool"])
+        observed = GaugeMetricFamily(
+            "kvrouter_plan_observed_attainment",
+            "Share of requests that met the objective over capacity.budget_s",
+            labels=["pool"],
+        )
+        target = GaugeMetricFamily(
+            "kvrouter_plan_target_attainment", "Share of requests that is planned for now", labels=["pool"]
+        )
         held = GaugeMetricFamily(
             "kvrouter_held_requests", "Requests that wait for a pool's first engine", labels=["pool"]
         )
@@ -78,10 +86,14 @@ class PlanMetrics(Collector):
             cost.add_metric([plan.pool], plan.cost_per_hour)
             rate.add_metric([plan.pool], plan.rate)
             held.add_metric([plan.pool], status.held.get(plan.pool, 0))
+            if plan.attained is not None:
+                observed.add_metric([plan.pool], plan.attained)
+            if plan.target is not None:
+                target.add_metric([plan.pool], plan.target)
             for fleet, share in (("desired", plan.attainment), ("current", plan.attainment_now)):
                 if share is not None:
                     attainment.add_metric([plan.pool, fleet], share)
-        yield from (reason, confidence, attainment, cost, rate, held)
+        yield from (reason, confidence, attainment, observed, target, cost, rate, held)
 
 
 def described(status: Status | None, now: float) -> dict[str, Any]:
@@ -112,6 +124,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "present": _counts(plan.present),
         "attainment": plan.attainment,
         "attainment_now": plan.attainment_now,
+        "target": plan.target,
+        "attained": plan.attained,
         "rate": plan.rate,
         "cost_per_hour": plan.cost_per_hour,
         "confidence": plan.confidence,

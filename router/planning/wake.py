@@ -15,12 +15,20 @@ from router.errors import NoEndpoint
 
 class Wake:
     def __init__(
-        self, *, most: int, wait_s: float, pool_of: Callable[[str | None], str], knows: Callable[[str | None], bool]
+        self,
+        *,
+        most: int,
+        wait_s: float,
+        pool_of: Callable[[str | None], str],
+        knows: Callable[[str | None], bool],
+        coming: str,
     ) -> None:
+        """`coming`: what is done for an engine to come, as who waits in vain is told."""
         self._most = most
         self._wait_s = wait_s
         self._pool_of = pool_of
         self._knows = knows
+        self._coming = coming
         self._event = asyncio.Event()
         self.held: Counter[str] = Counter()
         """Pool -> requests that wait."""
@@ -34,8 +42,8 @@ class Wake:
             return
         if self.held.total() >= self._most:
             raise NoEndpoint(
-                f"No engine serves this model yet; one is being started, and {self._most} requests wait for engines "
-                "already, which is the most that may (capacity.max_held): ask again later."
+                f"No engine serves this model yet; {self._coming}. {self._most} requests wait for engines already, "
+                "which is the most that may (capacity.max_held): ask again later."
             )
         pool = self._pool_of(model)
         self.held[pool] += 1
@@ -46,8 +54,8 @@ class Wake:
                     await self._event.wait()
         except TimeoutError:
             raise NoEndpoint(
-                f"No engine serves this model yet; one is being started, and has not come up in the {self._wait_s:g} s "
-                "that a request waits (capacity.hold_s): ask again later."
+                f"No engine serves this model yet; {self._coming}. None has come up in the {self._wait_s:g} s that a "
+                "request waits (capacity.hold_s): ask again later."
             ) from None
         finally:
             self.held[pool] -= 1

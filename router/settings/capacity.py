@@ -34,6 +34,9 @@ class CapacitySettings(Section):
     """Objective for the time per output token after the first."""
     attainment_ratio: float = Field(default=0.99, gt=0, lt=1)
     """Share of interactive requests that must meet both."""
+    budget_s: SecondsOrZero = 3600.0
+    """Time over which that share is counted: while few requests have missed in it, more may at one moment, for fewer
+    engines. 0: it is planned for at each moment. At most four hours count."""
     min_engines: CountOrZero = 1
     """Least engines of each role of a pool; 0: an idle pool goes to zero, and requests wait for it to come back."""
     max_engines: Count = 64

@@ -10,10 +10,13 @@ import msgspec
 
 from router.capacity.demand import Demand, Qos, Shape
 from router.capacity.laws import Profile
+from router.capacity.misses import Misses
 from router.capacity.plan import Fleet, Key, Plan, PoolView, Rules
 from router.capacity.planner import Planner
+from router.capacity.sizing import size
 from router.capacity.traffic import Traffic
 from router.capacity.variants import Variant
+from router.core import Role
 
 CHAT = Shape(rate=1.0, new_tokens=2000.0, cached_tokens=500.0, output_tokens=250.0)
 
@@ -50,7 +53,7 @@ def view(its_demand: Demand | None, ready: dict[Key, int] | None = None, **field
 
 
 class Day:
-    """A pool whose engines are there as soon as they are asked for."""
+    """A pool whose engines are there as soon as they are asked for, and serve as the performance law says."""
 
     def __init__(
         self,
@@ -65,6 +68,9 @@ class Day:
         self._rules = rules or Rules()
         self._rng = random.Random(seed)
         self._next = 0.0
+        self._unserved = 0.0
+        self.misses = Misses()
+        self.answered = self.missed = 0
         self.traffic = Traffic()
         self.planner = Planner()
         self.fleet: dict[Key, int] = {}
@@ -80,8 +86,25 @@ class Day:
             now += every
             self._arrive(now)
             seen = self.traffic.demand("m", now, 90.0 + every)
-            self.plans += self.planner.plan(now, [view(seen, self.fleet, rules=self._rules, variants=self._variants)])
+            if self._rules.budget_s and self.fleet:
+                self._serve(now, every, seen)
+            record = self.misses.record("m", now, self._rules.budget_s)
+            asked = view(seen, self.fleet, rules=self._rules, variants=self._variants, record=record)
+            self.plans += self.planner.plan(now, [asked])
             self.fleet = dict(self.plans[-1].desired)
+
+    def _serve(self, now: float, every: float, seen: Demand) -> None:
+        """So many miss the objective as is to be expected of the fleet."""
+        counts = [self.fleet.get((Role.BOTH, variant.name), 0) for variant in self._variants]
+        rate = self._rate(now)
+        sizing = size(Role.BOTH, self._variants, seen, self._rules.objective, counts, rate)
+        number = round(rate * every)
+        self._unserved += (1.0 - sizing.attained(counts, rate)) * number
+        missed = min(int(self._unserved), number)
+        self._unserved -= missed
+        for place in range(number):
+            self.misses.answered("m", place >= missed, now)
+        self.answered, self.missed = self.answered + number, self.missed + missed
 
     def _arrive(self, until: float) -> None:
         rng = self._rng

@@ -15,6 +15,7 @@ from loadtest.replay.workload import Request
 from loadtest.simulator.timing import EngineProfile
 from router.capacity.demand import Demand, Objective, Qos, Shape
 from router.capacity.laws import Profile
+from router.capacity.misses import Misses, met
 from router.capacity.plan import Fleet, Plan, PoolView, Rules
 from router.capacity.planner import Planner
 from router.capacity.sizing import size
@@ -55,7 +56,7 @@ def rules_of(given: Given, **more: float) -> Rules:
 
 def replayed(given: Given, *, burst: float = 1.0, attainment: float = 0.99) -> Rules:
     """A day that is compressed leaves no time for the stabilization that is right for a whole one."""
-    rules = rules_of(given, headroom=0.0, burst=burst, margin=0.05, stabilization_s=90.0)
+    rules = rules_of(given, headroom=0.0, burst=burst, margin=0.05, stabilization_s=90.0, budget_s=1080.0)
     objective = msgspec.structs.replace(rules.objective, attainment=min(attainment, 1.0))
     return msgspec.structs.replace(rules, objective=objective)
 
@@ -69,7 +70,8 @@ class Planned:
         self._given, self._variant, self._rules = given, variant, rules
         self._traffic = Traffic()
         self._planner = Planner()
-        self._ear = _Ear(self._traffic, given.batch)
+        self._misses = Misses()
+        self._ear = _Ear(self._traffic, self._misses, rules.objective, given.batch)
         self.observer: Observer | None = self._ear
         self.plans: list[Plan] = []
 
@@ -91,6 +93,7 @@ class Planned:
             demand=demand,
             fleet=fleet,
             idle_s=None if last is None else seen.now - last,
+            record=self._misses.record(_POOL, seen.now, self._rules.budget_s),
         )
         plan = self._planner.plan(seen.now, [view])[0]
         self.plans.append(plan)
@@ -100,8 +103,8 @@ class Planned:
 class _Ear:
     """Implements `router.observability.events.Observer`: what comes goes into the traffic."""
 
-    def __init__(self, traffic: Traffic, batch: frozenset[int]) -> None:
-        self._traffic, self._batch = traffic, batch
+    def __init__(self, traffic: Traffic, misses: Misses, objective: Objective, batch: frozenset[int]) -> None:
+        self._traffic, self._misses, self._objective, self._batch = traffic, misses, objective, batch
         self.now = 0.0
 
     def on_decision(self, request: InferenceRequest, prompt: TokenizedPrompt, decision: Decision) -> None:
@@ -114,6 +117,9 @@ class _Ear:
     def on_first_token(self, event: FirstToken) -> None: ...
 
     def on_end(self, event: Ended) -> None:
+        within = met(event, self._objective)
+        if within is not None and self._qos(event.request) is Qos.INTERACTIVE:
+            self._misses.answered(_POOL, within, event.request.arrived_at + event.e2e_s)
         if event.outcome is Outcome.OK and event.prompt_tokens is not None:
             at = event.request.arrived_at + event.e2e_s
             cached, output = event.cached_tokens or 0, event.output_tokens or 1

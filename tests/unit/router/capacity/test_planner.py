@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.capacity.demand import Shape
-from router.capacity.plan import Action, Fleet, Plan, Rules
+from router.capacity.plan import Action, Fleet, Plan, Record, Rules
 from router.capacity.planner import Planner
 from router.core import Role
 from tests.support.planning import CHAT, Day, demand, variant, view
@@ -246,6 +246,37 @@ def test_two_variants_of_about_the_same_worth_are_not_exchanged_for_each_other_o
     before = day.changes
     day.live(6 * 3600.0, every=60.0, start=900.0)
     assert day.changes - before <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [1.1, 1.3, 2.2, 4.0, 5.1, 6.0, 7.5])
+def test_a_budget_of_misses_is_kept_on_steady_load_without_trying_it_again_and_again(rate: float) -> None:
+    day = Day(lambda _: rate, rules=Rules(budget_s=3600.0))
+    day.live(600.0)
+    before = day.changes
+    day.live(6 * 3600.0, start=600.0)
+    assert day.changes - before <= 2
+    assert day.missed <= 0.01 * day.answered
+
+
+def test_a_day_on_a_budget_takes_fewer_engines_and_attains_what_was_asked_for() -> None:
+    def rate(at: float) -> float:
+        return 5.0 + 4.0 * math.sin(2 * math.pi * at / 7200.0)
+
+    moment, budget = (Day(rate, rules=Rules(budget_s=budget_s)) for budget_s in (1e-3, 3600.0))
+    for day in (moment, budget):
+        day.live(7200.0, every=60.0)
+        assert day.missed <= 0.01 * day.answered
+    taken = [sum(plan.total for plan in day.plans) for day in (moment, budget)]
+    assert taken[1] < taken[0]
+
+
+def test_room_for_bursts_is_not_spent() -> None:
+    clean = Record(answered=9000, lately=700)
+    rules = Rules(budget_s=3600.0, burst=3.0)
+    plan = Planner().plan(0.0, [view(demand(3.0), {BIG: 2}, rules=rules, record=clean)])[0]
+    assert plan.target == rules.objective.attainment
+    assert plan.attained == 1.0
 
 
 def test_what_is_missing_is_added_to_what_is_there_and_nothing_is_exchanged_in_need() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from router.capacity.demand import Qos
 from router.capacity.engine_model import EngineModels
+from router.capacity.misses import Misses
 from router.capacity.plan import Plan, PoolView, Rules
 from router.capacity.planner import Planner
 from router.capacity.startup import Startups
@@ -54,11 +55,13 @@ class World:
         self.states: list[EndpointState] = []
         self.solver, self.hand, self.traffic, self.startups = Here(), Hand(), Traffic(), Startups()
         pools = Pools([variant()])
-        self.wake = Wake(most=10, wait_s=10.0, pool_of=pools.of, knows=pools.knows)
+        self.wake = Wake(most=10, wait_s=10.0, pool_of=pools.of, knows=pools.knows, coming=self.hand.coming)
+        self.misses = Misses()
         self.planning = Planning(
             options=PlanningOptions(interval_s=15.0, rules=rules or Rules(), stale_s=60.0),
             solver=self.solver,
             traffic=self.traffic,
+            misses=self.misses,
             startups=self.startups,
             pools=pools,
             engines=EngineModels(lambda: self.now),
@@ -91,6 +94,20 @@ class World:
             at = self.now - 60.0 + step / 10
             self.traffic.arrived("m", Qos.INTERACTIVE, 2500, at)
             self.traffic.answered("m", Qos.INTERACTIVE, 2500, 0, 250, at)
+
+
+async def test_what_became_of_requests_is_in_the_plan() -> None:
+    world = World(rules=Rules(budget_s=3600.0))
+    world.engine("a")
+    world.busy()
+    for number in range(1000):
+        world.misses.answered("m", number >= 2, world.now - 60.0)
+    await world.planning.cycle()
+    (plan,) = world.planning.status.plans
+    assert plan.attained == pytest.approx(0.998)
+    assert plan.target is not None
+    assert plan.target < 0.99
+    assert "99.80% met the objective lately" in plan.why
 
 
 async def test_traffic_becomes_a_plan_and_the_plan_is_carried_out() -> None:

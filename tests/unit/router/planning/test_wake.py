@@ -11,7 +11,11 @@ from router.planning.wake import Wake
 def wake(**more: float) -> Wake:
     options = {"most": 2, "wait_s": 30.0, **more}
     return Wake(
-        most=int(options["most"]), wait_s=options["wait_s"], pool_of=lambda _: "m", knows=lambda name: name == "m"
+        most=int(options["most"]),
+        wait_s=options["wait_s"],
+        pool_of=lambda _: "m",
+        knows=lambda name: name == "m",
+        coming="nobody starts one",
     )
 
 
@@ -34,11 +38,11 @@ async def test_nobody_waits_beyond_the_most_nor_for_an_unknown_model_nor_for_eve
     its = wake(most=1, wait_s=0.01)
     first = asyncio.create_task(its.until(lambda: False, "m"))
     await asyncio.sleep(0)
-    with pytest.raises(NoEndpoint, match=r"being started, and 1 requests wait.*capacity\.max_held"):
+    with pytest.raises(NoEndpoint, match=r"nobody starts one\. 1 requests wait.*capacity\.max_held"):
         await its.until(lambda: False, "m")
     await its.until(lambda: False, "unknown")
     assert its.held == {"m": 1}
-    with pytest.raises(NoEndpoint, match=r"being started.*0\.01 s.*capacity\.hold_s"):
+    with pytest.raises(NoEndpoint, match=r"nobody starts one\. None has come up.*0\.01 s.*capacity\.hold_s"):
         await first
     assert not its.held
 
