@@ -246,6 +246,15 @@ def plan(
     ] = None,
     slice_s: Annotated[float, typer.Option("--slice", min=60.0, metavar="S", help="Time planned as one.")] = 900.0,
     survive: Annotated[bool, typer.Option("--survive-failures", help="One engine of each role may fail.")] = False,
+    form: Annotated[str, typer.Option(metavar="FORM", help="aggregated, disaggregated or either.")] = "either",
+    least: Annotated[int, typer.Option("--min", min=0, metavar="N", help="Least engines of each role.")] = 1,
+    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="Most engines of each role.")] = 1024,
+    quota: Annotated[
+        list[str] | None, typer.Option(metavar="HARDWARE=N", help="Most accelerators of a kind; may be repeated.")
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, show_default="as the trace has it", help="Tokens a block of the trace.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as JSON; - for standard output.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
 ) -> None:
@@ -265,6 +274,11 @@ def plan(
                 variants=variants,
                 slice_s=slice_s,
                 survive_failures=survive,
+                form=form,
+                least=least,
+                most=most,
+                quotas=quota or [],
+                block_size=block_size,
                 json=json,
                 html=html,
             ),

@@ -23,6 +23,11 @@ class Offline(msgspec.Struct, frozen=True, kw_only=True):
     variants: Path | None
     slice_s: float
     survive_failures: bool
+    form: str
+    least: int
+    most: int
+    quotas: Sequence[str]
+    block_size: int | None
     json: Path | None
     html: Path | None
 
@@ -45,6 +50,11 @@ def offline(asked: Offline, console: Console) -> None:
             variants=plan_cli.variants(asked.variants),
             slice_s=asked.slice_s,
             survive_failures=asked.survive_failures,
+            form=asked.form,
+            least=asked.least,
+            most=asked.most,
+            quotas=plan_cli.quotas(asked.quotas),
+            block_size=asked.block_size,
         )
     )
     if asked.json == outputs.STANDARD_OUTPUT:
@@ -54,10 +64,21 @@ def offline(asked: Offline, console: Console) -> None:
     if asked.json not in (None, outputs.STANDARD_OUTPUT):
         outputs.write(asked.json, plan_cli.as_json(found))
     if asked.html is not None:
-        command = shlex.join(
-            ["kvrouter", "plan", *(f"--trace={trace}" for trace in asked.traces), f"--slo={asked.slo}"]
-        )
-        outputs.write(asked.html, plan_cli.html(found, command).encode())
+        outputs.write(asked.html, plan_cli.html(found, _command(asked)).encode())
+
+
+def _command(asked: Offline) -> str:
+    """What makes the same plan again."""
+    words = ["kvrouter", "plan", *(f"--trace={trace}" for trace in asked.traces), f"--slo={asked.slo}"]
+    if asked.variants is not None:
+        words.append(f"--variants={asked.variants}")
+    words += [f"--slice={asked.slice_s:g}", f"--form={asked.form}", f"--min={asked.least}", f"--max={asked.most}"]
+    words += [f"--quota={quota}" for quota in asked.quotas]
+    if asked.survive_failures:
+        words.append("--survive-failures")
+    if asked.block_size is not None:
+        words.append(f"--block-size={asked.block_size}")
+    return shlex.join(words)
 
 
 def live(url: str, json: Path | None, console: Console) -> None:

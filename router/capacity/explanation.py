@@ -144,6 +144,9 @@ def _attained(one: Judged, counts: Mapping[Key, int], form: Form) -> float | Non
 
 def _alternatives(one: Judged, desired: Mapping[Key, int], room: Mapping[str, int]) -> list[Alternative]:
     """Each variant alone in each form, at its least number, but for what is desired."""
+    if one.unmet is not None:
+        # No number of any of them meets the objective.
+        return []
     found = []
     cost = cost_of(one.view, desired)
     for form in Form:
@@ -181,6 +184,11 @@ def _against(one: Judged, variant: Variant, numbers: Sequence[int], dearer: floa
 
 def _sentence(one: Judged, action: Action, reason: str, binding: str, known_s: float) -> str:
     rate = f"{one.rate:.2f} requests/s"
+    if one.unmet is not None:
+        return (
+            f"most requests miss the objective with any number of engines that may be had ({one.unmet} binds), so that "
+            f"{rate} are planned for without it: what is wanted keeps the queues from growing"
+        )
     impossible = 1.0 - min(sizing.possible for sizing in one.sizings.values())
     tail = f"; {impossible:.1%} of requests cannot meet it on any variant, even alone" if impossible > 0.001 else ""
     asked, attained = one.view.rules.objective.attainment, one.view.record.attained

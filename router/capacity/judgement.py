@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+import numpy as np
 
 from router.capacity.budget import eased
 from router.capacity.demand import Demand
@@ -13,6 +14,10 @@ from router.capacity.plan import Key, PoolView
 from router.capacity.sizing import Sizing, size
 from router.core import Role
 
+_REACHED = 0.5
+"""An objective that fewer meet, with as many engines as may be had, is out of reach: engines do not buy it."""
+_IDLE = 0.5
+"""Part of what engines could take at all."""
 _BACKLOG_S = 60.0
 """Within which a backlog is to be worked off once what is asked for serves."""
 
@@ -33,6 +38,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """Part of what is expected that is added in `rate` for what the forecast does not know."""
     target: float = 0.99
     """Share of requests that is planned for at this moment."""
+    unmet: str | None = None
+    """What keeps the objective out of reach of any number of engines; what keeps queues from growing is planned for."""
 
     def counts(self, role: Role, of: Mapping[Key, int]) -> list[int]:
         return [of.get((role, variant.name), 0) for variant in self.view.variants]
@@ -56,12 +63,12 @@ def judge(view: PoolView, ease: float = 0.0) -> Judged:
     target = eased(rules.objective.attainment, ease)
     objective = msgspec.structs.replace(rules.objective, attainment=target)
     roles = [role for each in Form if _allowed(view, each) for role in each.roles]
-    sizings = {
-        role: size(
-            role, view.variants, demand, objective, [present.get((role, v.name), 0) for v in view.variants], rate
-        )
-        for role in roles
-    }
+    there = {role: [present.get((role, variant.name), 0) for variant in view.variants] for role in roles}
+    sizings = {role: size(role, view.variants, demand, objective, there[role], rate) for role in roles}
+    unmet = _unmet(view, sizings, rate)
+    if unmet is not None:
+        queued = msgspec.structs.replace(objective, attainment=0.0)
+        sizings = {role: size(role, view.variants, demand, queued, there[role], rate) for role in roles}
     one = Judged(
         view=view,
         demand=demand,
@@ -72,8 +79,35 @@ def judge(view: PoolView, ease: float = 0.0) -> Judged:
         present=present,
         doubt=unsure / expected if expected > 0.0 else 0.0,
         target=target,
+        unmet=unmet,
     )
     return msgspec.structs.replace(one, suffices=carries(one, present))
+
+
+def _unmet(view: PoolView, sizings: Mapping[Role, Sizing], rate: float) -> str | None:
+    """What most requests miss in the best form though as many engines as may be had are half idle; None while enough
+    meet the objective, and where it is the load that is too great."""
+    best, binding, idle = 0.0, "stability", False
+    for form in Form:
+        if not all(role in sizings for role in form.roles):
+            continue
+        share, worst, lost, light = 1.0, "stability", 0.0, True
+        for role in form.roles:
+            able = [n for n, variant in enumerate(view.variants) if role in variant.roles and variant.most]
+            if not able:
+                share = 0.0
+                continue
+            most = np.array([[float(max(min(view.rules.most, variant.most), 1))] for variant in view.variants])
+            found = sizings[role].law.attained(most, rate / most)
+            place = max(able, key=lambda n: float(found.both[n, 0]))
+            share *= float(found.both[place, 0])
+            light &= rate < _IDLE * most[place, 0] * float(sizings[role].stable[place, 0])
+            for name, part in (("ttft", found.ttft), ("tpot", found.tpot), ("kv", found.room)):
+                if 1.0 - float(part[place, 0]) > lost:
+                    worst, lost = name, 1.0 - float(part[place, 0])
+        if share >= best:
+            best, binding, idle = share, worst, light
+    return binding if best < _REACHED and idle else None
 
 
 def carries(one: Judged, counts: Mapping[Key, int]) -> bool:

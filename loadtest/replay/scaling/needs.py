@@ -7,7 +7,7 @@ size of the planned engines' KV space would hold.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -23,6 +23,8 @@ _MINUTE_S = 60.0
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     begin_s: float
+    seconds: float
+    """Until the next one, or until the last request came."""
     rate: float
     """Requests a second at its busiest minute."""
     cached_share: float
@@ -31,16 +33,15 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    slice_s: float
     slices: Sequence[Slice]
 
     @property
     def hours(self) -> float:
-        return len(self.slices) * self.slice_s / 3600
+        return sum(one.seconds for one in self.slices) / 3600
 
     def following(self) -> float:
         """Cost of following the needs slice by slice."""
-        return sum(one.plan.cost_per_hour for one in self.slices) * self.slice_s / 3600
+        return sum(one.plan.cost_per_hour * one.seconds for one in self.slices) / 3600
 
     def peak(self, variants: Sequence[Variant]) -> dict[Key, int]:
         """The fleet that is enough all day: by key the most of any slice."""
@@ -55,30 +56,40 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
         return max((one.plan.cost_per_hour for one in self.slices), default=0.0) * self.hours
 
 
-def needs(workload: Workload, variants: Sequence[Variant], rules: Rules, slice_s: float) -> Needs:
+def needs(
+    workload: Workload,
+    variants: Sequence[Variant],
+    rules: Rules,
+    slice_s: float,
+    quotas: Mapping[str, int] | None = None,
+) -> Needs:
     cache = _Cache(workload.block_size)
     space = max(variant.kv_tokens for variant in variants)
     slices = []
     engines = 1
     groups = groupby(workload.requests, key=lambda request: int(request.at // slice_s))
-    last = int(workload.requests[-1].at // slice_s) if workload.requests else -1
+    ends = workload.requests[-1].at if workload.requests else 0.0
+    last = int(ends // slice_s) if workload.requests else -1
     by_number = {number: list(group) for number, group in groups}
     for number in range(last + 1):
         cache.resize(engines * space)
         requests = by_number.get(number, [])
         cached = [cache.ask(request) for request in requests]
         rate = _busiest(requests)
-        plan = _plan(_demand(requests, cached, rate), variants, rules)
+        plan = _plan(_demand(requests, cached, rate), variants, rules, quotas or {})
         engines = max(plan.total, 1)
         prompts = sum(request.prompt for request in requests)
         share = sum(cached) / prompts if prompts else 0.0
-        slices.append(Slice(begin_s=number * slice_s, rate=rate, cached_share=share, plan=plan))
-    return Needs(slice_s=slice_s, slices=slices)
+        begin_s = number * slice_s
+        # A day that ends within a slice is not paid for beyond its end, but for the minute that it is planned for.
+        seconds = min(slice_s, max(ends - begin_s, _MINUTE_S))
+        slices.append(Slice(begin_s=begin_s, seconds=seconds, rate=rate, cached_share=share, plan=plan))
+    return Needs(slices=slices)
 
 
-def _plan(demand: Demand, variants: Sequence[Variant], rules: Rules) -> Plan:
+def _plan(demand: Demand, variants: Sequence[Variant], rules: Rules, quotas: Mapping[str, int]) -> Plan:
     view = PoolView(name="pool", variants=variants, rules=rules, demand=demand, fleet=Fleet(), idle_s=1e9)
-    return Planner().plan(0.0, [view])[0]
+    return Planner().plan(0.0, [view], quotas)[0]
 
 
 def _busiest(requests: Sequence[Request]) -> float:

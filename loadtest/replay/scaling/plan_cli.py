@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,6 +35,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     slice_s: float = 900.0
     headroom: float = 0.05
     survive_failures: bool = False
+    form: str = "either"
+    """aggregated, disaggregated or either."""
+    least: int = 1
+    most: int = 1024
+    """Engines of each role."""
+    quotas: Mapping[str, int] = {}
+    block_size: int | None = None
+    """Tokens; None: as the trace has it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +75,17 @@ def objective(text: str) -> Objective:
     return msgspec.convert(values, Objective)
 
 
+def quotas(given: Sequence[str]) -> dict[str, int]:
+    """From ``HARDWARE=ACCELERATORS``. Raises `ConfigError`."""
+    found = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdecimal():
+            raise ConfigError(f"--quota {text}: write it like h100=64, hardware and the most accelerators of it")
+        found[name] = int(number)
+    return found
+
+
 def variants(path: Path | None) -> tuple[Variant, ...]:
     """From a YAML file, or the simulator's 70B engine. Raises `ConfigError`."""
     if path is None:
@@ -85,15 +104,13 @@ def report(asked: Asked) -> Report:
     """Raises `ConfigError`."""
     if not 0.0 < asked.slice_s < math.inf:
         raise ConfigError(f"--slice {asked.slice_s:g}: give a number of seconds, like 900")
-    if not _complete(asked.variants):
-        raise ConfigError("--variants: none of them can serve a request: give one the role both, or prefill and decode")
-    workload = _workload(asked.traces)
-    rules = _rules(asked)
-    found = needs(workload, asked.variants, rules, asked.slice_s)
+    _check(asked)
+    workload = _workload(asked.traces, asked.block_size)
+    found = needs(workload, asked.variants, _rules(asked), asked.slice_s, asked.quotas)
     alone = []
     if len(asked.variants) > 1:
-        for variant in [each for each in asked.variants if _complete([each])][:_ALTERNATIVES]:
-            only = needs(workload, [variant], _rules(asked, [variant]), asked.slice_s)
+        for variant in [each for each in asked.variants if _complete([each], asked.form)][:_ALTERNATIVES]:
+            only = needs(workload, [variant], _rules(asked, [variant]), asked.slice_s, asked.quotas)
             alone.append((variant.name, only.following(), only.fixed([variant])))
     return Report(
         asked=asked,
@@ -105,25 +122,48 @@ def report(asked: Asked) -> Report:
     )
 
 
-def _complete(variants: Sequence[Variant]) -> bool:
-    return serves(variants, [Role.BOTH]) or serves(variants, [Role.PREFILL, Role.DECODE])
+def _check(asked: Asked) -> None:
+    """Raises `ConfigError`."""
+    needed = {"aggregated": "both", "disaggregated": "prefill and decode", "either": "both, or prefill and decode"}
+    if asked.form not in needed:
+        raise ConfigError(f"--form {asked.form}: it is one of {', '.join(needed)}")
+    if not _complete(asked.variants, asked.form):
+        words = needed[asked.form]
+        raise ConfigError(f"--variants: none of them can serve a request: give one the role {words}")
+    if not 0 <= asked.least <= asked.most or asked.most < 1:
+        raise ConfigError(
+            f"--min {asked.least} and --max {asked.most}: give a number of engines that is not above --max"
+        )
+    known = sorted({variant.hardware for variant in asked.variants if variant.hardware})
+    for hardware in asked.quotas:
+        if hardware not in known:
+            there = f"it is one of {', '.join(known)}" if known else "give one that as its hardware in --variants"
+            raise ConfigError(f"--quota {hardware}: no variant has that hardware: {there}")
 
 
-def _workload(traces: Sequence[str]) -> Workload:
+def _complete(variants: Sequence[Variant], form: str = "either") -> bool:
+    whole = form != "disaggregated" and serves(variants, [Role.BOTH])
+    return whole or (form != "aggregated" and serves(variants, [Role.PREFILL, Role.DECODE]))
+
+
+def _workload(traces: Sequence[str], block_size: int | None) -> Workload:
     if traces and traces[0].startswith(DAY):
+        if block_size is not None:
+            raise ConfigError(f"--block-size: {traces[0]} has its own, leave it out")
         return make_day(traces[0].removeprefix(DAY)).workload
-    return load(ReplayPlan(traces=list(traces), policies=[]), outputs.remark)
+    return load(ReplayPlan(traces=list(traces), policies=[], block_size=block_size), outputs.remark)
 
 
 def _rules(asked: Asked, variants: Sequence[Variant] | None = None) -> Rules:
     roles = {role for variant in variants or asked.variants for role in variant.roles}
     return Rules(
         objective=asked.objective,
-        aggregated=Role.BOTH in roles,
-        disaggregated={Role.PREFILL, Role.DECODE} <= roles,
+        aggregated=Role.BOTH in roles and asked.form != "disaggregated",
+        disaggregated={Role.PREFILL, Role.DECODE} <= roles and asked.form != "aggregated",
         headroom=asked.headroom,
         survive_failures=asked.survive_failures,
-        most=1024,
+        least=asked.least,
+        most=asked.most,
     )
 
 
@@ -141,9 +181,10 @@ def show(found: Report, console: Console) -> None:
     for row in _costs(found):
         costs.add_row(*row)
     console.print(costs)
-    impossible = [one for one in found.needs.slices if "cannot meet it on any variant" in one.plan.why]
+    said = ("cannot meet it on any variant", "miss the objective with any number")
+    impossible = [one.plan.why for one in found.needs.slices if any(words in one.plan.why for words in said)]
     if impossible:
-        console.print(f"\n{impossible[0].plan.why}", highlight=False)
+        console.print(f"\n{impossible[0]}", highlight=False)
 
 
 def _rows(found: Report) -> list[list[str]]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.capacity.demand import Shape
+from router.capacity.demand import Objective, Shape
 from router.capacity.plan import Action, Fleet, Plan, Record, Rules
 from router.capacity.planner import Planner
 from router.core import Role
@@ -277,6 +277,37 @@ def test_room_for_bursts_is_not_spent() -> None:
     plan = Planner().plan(0.0, [view(demand(3.0), {BIG: 2}, rules=rules, record=clean)])[0]
     assert plan.target == rules.objective.attainment
     assert plan.attained == 1.0
+
+
+@pytest.mark.parametrize(
+    ("objective", "binding"), [(Objective(ttft_s=0.05), "ttft"), (Objective(tpot_s=0.001), "tpot")]
+)
+def test_for_an_objective_out_of_reach_no_more_is_planned_than_keeps_queues_from_growing(
+    objective: Objective, binding: str
+) -> None:
+    def plan(its: Objective, rate: float) -> Plan:
+        return Planner().plan(0.0, [view(demand(rate), {BIG: 1}, rules=Rules(objective=its))])[0]
+
+    for rate in (5.0, 40.0):
+        out_of_reach = plan(objective, rate)
+        assert 1 < out_of_reach.total <= plan(Objective(), rate).total
+        assert f"({binding} binds)" in out_of_reach.why
+        assert out_of_reach.binding == "stability"
+        assert not out_of_reach.alternatives
+
+
+def test_engines_that_would_stand_idle_and_buy_the_objective_for_few_are_not_planned() -> None:
+    tight = Rules(objective=Objective(tpot_s=0.0122))
+    plans = [Planner().plan(0.0, [view(demand(rate), {BIG: 1}, rules=tight)])[0] for rate in (5.0, 50.0)]
+    assert plans[0].binding == "maximum"
+    assert plans[0].total == tight.most
+    assert "any number of engines" in plans[1].why
+    assert plans[1].total < tight.most
+
+
+def test_a_load_too_great_for_the_most_engines_gets_all_of_them() -> None:
+    plan = Planner().plan(0.0, [view(demand(60.0), {BIG: 1}, rules=Rules(most=8))])[0]
+    assert (plan.total, plan.binding) == (8, "maximum")
 
 
 def test_what_is_missing_is_added_to_what_is_there_and_nothing_is_exchanged_in_need() -> None:

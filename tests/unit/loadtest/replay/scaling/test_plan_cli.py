@@ -9,7 +9,7 @@ from rich.console import Console
 
 from loadtest.replay.scaling.days import DAYS, make_day
 from loadtest.replay.scaling.needs import needs
-from loadtest.replay.scaling.plan_cli import Asked, as_json, objective, report, show, variants
+from loadtest.replay.scaling.plan_cli import Asked, as_json, objective, quotas, report, show, variants
 from loadtest.replay.workload import Workload
 from router.capacity.demand import Objective
 from router.capacity.plan import Rules
@@ -31,6 +31,60 @@ def test_more_traffic_needs_more_and_following_costs_less_than_the_peak_all_day(
     assert totals[0] == 1
     assert totals[-1] > totals[0]
     assert found.following() < found.fixed([variant()])
+
+
+def test_a_day_is_paid_for_until_its_last_request_and_not_until_its_slice_is_over() -> None:
+    requests = [ask(n, float(n), range(900 * n, 900 * n + 125), output=200) for n in range(700)]
+    day = Workload(name="day", block_size=SIZE, requests=requests)
+    found = needs(day, [variant(cost_per_hour=1.0)], Rules(), 600.0)
+    assert [one.seconds for one in found.slices] == [600.0, 99.0]
+    assert found.fixed([variant()]) == pytest.approx(699.0 / 3600.0 * found.slices[0].plan.total)
+    whole = needs(day, [variant(cost_per_hour=1.0)], Rules(), 699.0)
+    assert whole.hours == pytest.approx(found.hours, rel=0.1)
+
+
+def test_bounds_form_and_quotas_are_kept() -> None:
+    mine = [variant(hardware="h100")]
+    asked = Asked(traces=["day:steady"], objective=Objective(), variants=mine, slice_s=1800.0, form="aggregated")
+
+    def engines(**more: object) -> dict[tuple[Role, str], int]:
+        return dict(report(msgspec.structs.replace(asked, **more)).needs.slices[0].plan.desired)
+
+    free = engines()[Role.BOTH, "big"]
+    assert engines(least=free + 2)[Role.BOTH, "big"] == free + 2
+    assert engines(most=free - 1)[Role.BOTH, "big"] == free - 1
+    assert engines(quotas={"h100": free - 1})[Role.BOTH, "big"] == free - 1
+    assert {role for role, _ in engines(form="disaggregated")} == {Role.PREFILL, Role.DECODE}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"form": "split"}, "--form split: it is one of"),
+        ({"form": "disaggregated", "variants": [variant(roles=(Role.BOTH,))]}, "the role prefill and decode"),
+        ({"least": 3, "most": 2}, "--min 3 and --max 2"),
+        ({"quotas": {"tpu": 3}}, "--quota tpu: no variant has that hardware: it is one of h100"),
+        ({"block_size": 16}, "--block-size: day:steady has its own"),
+    ],
+)
+def test_what_cannot_be_planned_is_said_so(changed: dict[str, object], why: str) -> None:
+    asked = Asked(traces=["day:steady"], objective=Objective(), variants=[variant(hardware="h100")])
+    with pytest.raises(ConfigError, match=why):
+        report(msgspec.structs.replace(asked, **changed))
+
+
+def test_a_quota_is_read() -> None:
+    assert quotas(["h100=64", "a=b=2"]) == {"h100": 64, "a=b": 2}
+    for text in ("h100", "h100=", "=3", "h100=-1", "h100=1.5"):
+        with pytest.raises(ConfigError, match="like h100=64"):
+            quotas([text])
+
+
+def test_an_objective_out_of_reach_is_told_of(tmp_path: Path) -> None:
+    asked = Asked(traces=["day:steady"], objective=Objective(ttft_s=0.07), variants=[variant()], slice_s=3600.0)
+    console = Console(width=160, file=io.StringIO())
+    show(report(asked), console)
+    assert "most requests miss the objective with any number" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_shared_prefixes_lower_the_need() -> None:
