@@ -264,8 +264,8 @@ class EngineEstimate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of it in use by requests in flight, their expected answers included."""
     free_tokens: int = 0
     """Never filled since the engine started."""
-    coldest_at: float = 0.0
-    """When the block that would be evicted next was last used."""
+    missed_per_token: float = 0.0
+    """Cached tokens that will be asked for in vain for each that takes the place of one (`router.capacity.reuse`)."""
     users: Mapping[int, int] = MappingProxyType({})
     """Of every `users_stride`-th block of the prompts in flight there, how many of them have it. A live view."""
     users_stride: int = 1

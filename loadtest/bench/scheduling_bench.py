@@ -68,7 +68,7 @@ def _candidate(id_: str, role: Role, rng: random.Random) -> Candidate:
         assumed(inflight),
         capacity_tokens=450_000,
         held_tokens=200_000,
-        coldest_at=-60.0,
+        missed_per_token=0.3,
         head_s=0.2,
         head_at=0.9,
         prefill_confidence=1.0,

@@ -15,10 +15,11 @@ The same models serve capacity planning: `profiles` and `load` keep what was lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from router.capacity.flights import Flight, Load
 from router.capacity.laws import Laws, Profile, typical
+from router.capacity.reuse import Reuse
 from router.core import Candidate, Decision, EngineEstimate, InferenceRequest, Leg, TokenizedPrompt
 from router.observability.events import Dispatched, Ended, FirstToken, LegFailed, Outcome
 
@@ -39,6 +40,7 @@ class EngineModels:
         self._known: dict[str, Profile] = {}
         self._unseen: set[str] = set()
         self._events = 0
+        self._reuse = Reuse()
 
     # What is asked of it
 
@@ -77,7 +79,7 @@ class EngineModels:
         load = self._loads.get(event.endpoint_id)
         if load is None:
             load = self._load(event.endpoint_id)
-        flight = _flight(event, candidate, prompt, load, now)
+        flight = _flight(event, candidate, prompt, load, self._reuse, now)
         self._flights[event.request_id] = flight
         load.dispatched(flight, now)
 
@@ -129,22 +131,26 @@ class EngineModels:
     def _load(self, endpoint_id: str) -> Load:
         profile = self._known.get(endpoint_id) or self._typical() or self._prior
         self._unseen.add(endpoint_id)
-        load = self._loads[endpoint_id] = Load(Laws(profile))
+        load = self._loads[endpoint_id] = Load(Laws(profile), self._reuse)
         return load
 
 
-def _flight(event: Dispatched, candidate: Candidate, prompt: TokenizedPrompt, load: Load, now: float) -> Flight:
+def _flight(
+    event: Dispatched, candidate: Candidate, prompt: TokenizedPrompt, load: Load, reuse: Reuse, now: float
+) -> Flight:
     state, size = candidate.state, prompt.block_size
     load.sized(size, (state.num_blocks or 0) * (state.block_size or 0))
     cached = min(candidate.match.blocks * size, max(prompt.token_count - 1, 0))
     recency = load.recency
+    sampled: Sequence[int] = () if recency is None else recency.sample(prompt.block_hashes)
     return Flight(
         load=load,
         endpoint_id=event.endpoint_id,
         at=now,
         prompt_tokens=prompt.token_count,
         cached_tokens=cached,
-        sampled=() if recency is None else recency.sample(prompt.block_hashes),
+        sampled=sampled,
+        followed=reuse.follow(sampled),
         output_tokens=1
         if event.leg is Leg.PREFILL
         else int(min(load.laws.output_tokens, event.output_tokens or load.laws.output_tokens)),

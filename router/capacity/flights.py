@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import exp
 from types import MappingProxyType
 
 from router.capacity.laws import Laws, Profile, Segment, pairs, steps
 from router.capacity.pace import Pace
 from router.capacity.recency import Recency
+from router.capacity.reuse import Reuse
 from router.core import EngineEstimate
 
 _TOGETHER_S = 0.003
@@ -22,6 +24,10 @@ _STALE_S = 10.0
 """After so long without an event an estimate is made anew, for what the pace forgets."""
 _COLD = 2
 """Prefills of a new engine that are no samples: connections, kernels and graphs are made then."""
+_IN_TIME = 0.5
+"""Of what is evicted though it was just used, the share that would have been asked for in time."""
+_HORIZON_S = 120.0
+"""Unused for so long, 1/e of that."""
 _NOBODY: Mapping[int, int] = MappingProxyType({})
 
 
@@ -34,6 +40,7 @@ class Flight:
         "cached_tokens",
         "decoding_since",
         "endpoint_id",
+        "followed",
         "kv_area",
         "load",
         "output_tokens",
@@ -57,6 +64,7 @@ class Flight:
         prompt_tokens: int,
         cached_tokens: int,
         sampled: Sequence[int],
+        followed: Sequence[int],
         output_tokens: int,
         prefills: bool,
         streams: bool,
@@ -69,6 +77,7 @@ class Flight:
         self.tokens = prompt_tokens - cached_tokens if prefills else 0
         self.pairs = pairs(self.tokens, cached_tokens) if prefills else 0.0
         self.sampled = sampled
+        self.followed = followed
         self.output_tokens = output_tokens
         self.prefills = prefills
         self.streams = streams
@@ -85,6 +94,8 @@ class Load:
     """One engine's requests and laws."""
 
     __slots__ = (
+        "_age",
+        "_aged_at",
         "_area_at",
         "_busy_s",
         "_decoding",
@@ -96,6 +107,7 @@ class Load:
         "_pairs",
         "_prefill_steps",
         "_progress_at",
+        "_reuse",
         "_seen",
         "_segment",
         "_seq_area",
@@ -106,8 +118,9 @@ class Load:
         "recency",
     )
 
-    def __init__(self, laws: Laws) -> None:
+    def __init__(self, laws: Laws, reuse: Reuse) -> None:
         self.laws = laws
+        self._reuse = reuse
         self.recency: Recency | None = None
         self._waiting: dict[Flight, None] = {}
         self._tokens = 0
@@ -124,6 +137,8 @@ class Load:
         self._seq_area = 0.0
         self._kv_area = 0.0
         self._area_at = 0.0
+        self._age = 0.0
+        self._aged_at: float | None = None
         self._estimate: EngineEstimate | None = None
         self._valid_until = 0.0
 
@@ -142,6 +157,7 @@ class Load:
     def dispatched(self, flight: Flight, now: float) -> None:
         if self.recency is not None:
             self.recency.take(flight.sampled)
+            self._reuse.take(flight.followed, now)
             self.recency.reserved += flight.output_tokens
         if flight.waiting:
             if not self._waiting:
@@ -193,6 +209,7 @@ class Load:
         self._estimate = None
         if self.recency is not None:
             self.recency.release(flight.sampled, now)
+            self._reuse.release(flight.followed, now)
             self.recency.reserved -= flight.output_tokens
         if flight.waiting:
             if next(iter(self._waiting)) is flight:
@@ -282,6 +299,19 @@ class Load:
 
     # What is seen of it
 
+    def _missed_per_token(self, now: float) -> float:
+        coldest = None if self.recency is None else self.recency.coldest_at
+        if coldest is None:
+            return 0.0
+        age = now - coldest
+        if self._aged_at is None:
+            self._age = age
+        else:
+            # What is put there pushes others as long as it stays, which is about so long.
+            self._age += (age - self._age) * (1.0 - exp((self._aged_at - now) / max(self._age, 1.0)))
+        self._aged_at = now
+        return _IN_TIME * exp(-age / _HORIZON_S) + self._reuse.pushed(self._age, now)
+
     def estimate(self, now: float) -> EngineEstimate:
         known = self._estimate
         if known is None or now >= self._valid_until:
@@ -307,7 +337,6 @@ class Load:
         overhead, token, pair = laws.prefill.theta
         base, seq, kv = laws.step.theta
         start, each = laws.transfer.theta
-        coldest = None if recency is None else recency.coldest_at
         return EngineEstimate(
             overhead_s=overhead,
             token_s=token,
@@ -333,7 +362,7 @@ class Load:
             capacity_tokens=0 if recency is None else recency.capacity * recency.unit,
             held_tokens=0 if recency is None else recency.held_tokens,
             free_tokens=0 if recency is None else recency.free_tokens,
-            coldest_at=now if coldest is None else coldest,
+            missed_per_token=self._missed_per_token(now),
             users=_NOBODY if recency is None else recency.users,
             users_stride=1 if recency is None else recency.stride,
         )

@@ -8,7 +8,7 @@
   + interference  what its prefill puts on the answers under way
   + answer        how long the answer will take at the pace of the batch it joins, and how much longer it makes theirs
   + memory        waiting for KV space
-  + eviction      prefill thrown away: what must be evicted, the less the longer it was not used
+  + eviction      prefill thrown away: what will be asked for in vain because this takes its place
   + slo           by how much the request's own objectives would be missed
 
 docs/scheduling.md tells where each weight comes from. Times of one prefill and one step are `EngineEstimate`'s laws.
@@ -18,7 +18,7 @@ docs/scheduling.md tells where each weight comes from. Times of one prefill and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, exp, inf
+from math import ceil, inf
 
 import msgspec
 
@@ -32,9 +32,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     interference: float = 0.02
     answer: float = 0.3
     memory: float = 1.0
-    eviction: float = 0.5
-    horizon_s: float = 120.0
-    """Unused for that long, a cached block is worth 1/e of the prefill it would save."""
+    eviction: float = 1.0
     slo: float = 4.0
 
 
@@ -67,6 +65,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     delayed_per_s: float = 0.0
     """`EngineEstimate.delayed_per_s`, the mean over the candidates: an engine that gets few prompts just because its
     own are long must not be taken for one on which long prompts delay nobody."""
+    queued_s: float = 0.0
+    """Prefill that waits on a candidate, the mean."""
     shared_tokens: int = 0
     """Of the prompt, what the candidate that has most of it has."""
     reused: float = 0.0
@@ -87,13 +87,15 @@ def ask(request: InferenceRequest, prompt: TokenizedPrompt, leg: Leg, candidates
     expected = _EXPECTED if like is None else like.output_tokens
     most = request.max_tokens
     headers = request.routing_headers
-    rates = [candidate.estimate.delayed_per_s for candidate in candidates if candidate.estimate is not None]
+    known = [candidate.estimate for candidate in candidates if candidate.estimate is not None]
+    count = len(known) or 1
     shared, reused = _shared(prompt, candidates)
     return Ask(
         tokens=prompt.token_count,
         block_size=prompt.block_size,
         output=1.0 if leg is Leg.PREFILL else expected if most is None or most > expected else float(most),
-        delayed_per_s=sum(rates) / len(rates) if rates else 0.0,
+        delayed_per_s=sum([each.delayed_per_s for each in known]) / count,
+        queued_s=sum([each.queued_s for each in known]) / count,
         shared_tokens=shared,
         reused=reused,
         slo_ttft_s=_objective(headers, _TTFT) if headers else None,
@@ -135,8 +137,9 @@ def costs(what: Ask, candidates: Sequence[Candidate], weights: Weights, now: flo
     together."""
     count, size, output = what.tokens, what.block_size, what.output
     whole = count - 1 if count else 0
-    w_own, w_interference, w_memory, horizon = weights.own, weights.interference, weights.memory, weights.horizon_s
-    w_answer, w_eviction, delay = weights.answer * output, weights.eviction, weights.delay * what.delayed_per_s
+    w_own, w_interference, w_memory = weights.own, weights.interference, weights.memory
+    w_answer, delay = weights.answer * output, weights.delay * what.delayed_per_s
+    own_again, delay_again = weights.eviction * w_own, weights.eviction * delay * what.queued_s
     objectives = what.slo_ttft_s is not None or what.slo_tpot_s is not None
     shared, reused = what.shared_tokens, weights.reuse * what.reused
     found: list[float] = []
@@ -173,7 +176,9 @@ def costs(what: Ask, candidates: Sequence[Candidate], weights: Weights, now: flo
             needed = new + output
             evicted = needed - estimate.free_tokens
             if evicted > 0:
-                total += w_eviction * share * evicted * token_s * exp((estimate.coldest_at - now) / horizon)
+                lost = evicted * (token_s + 0.5 * count * estimate.pair_s)
+                missed = estimate.missed_per_token
+                total += share * lost * missed * (own_again + delay_again * missed / (1.0 + missed))
             wanted = estimate.held_tokens + needed
             if wanted > capacity:
                 total += w_memory * (wanted - capacity) / wanted * estimate.output_tokens * step_s
@@ -204,7 +209,7 @@ def local(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Term
         step_s = (step_s or estimate.step_base_s) + others.requests * estimate.step_seq_s
     # Half a step more: it comes in the middle of one.
     steps = (0.5 + ceil((queued + new) / (estimate.chunk - decoding if decoding < estimate.chunk else 1))) * step_s
-    memory, eviction = _space(what, candidate, estimate, new, step_s, now, weights.horizon_s)
+    memory, eviction = _space(what, candidate, estimate, new, step_s, weights)
     slower = estimate.step_seq_s + estimate.step_kv_s * count
     tpot = (step_s or estimate.step_base_s) + slower
     ttft = pending + own + steps + memory
@@ -221,7 +226,6 @@ def local(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Term
     interference = weights.interference * charged * decoding
     answer = weights.answer * what.output * (tpot + decoding * slower)
     memory *= weights.memory
-    eviction *= weights.eviction
     slo *= weights.slo
     total = pending + weighted + reuse + steps + delay + interference + answer + memory + eviction + slo
     return Terms(total, pending, weighted, reuse, steps, delay, interference, answer, memory, eviction, slo, ttft, tpot)
@@ -235,14 +239,13 @@ def handed(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Ter
     transfer = estimate.transfer_base_s + moved * estimate.transfer_token_s
     others = candidate.others.requests
     step_s = (estimate.step_s or estimate.step_base_s) + others * estimate.step_seq_s
-    memory, eviction = _space(what, candidate, estimate, moved, step_s, now, weights.horizon_s)
+    memory, eviction = _space(what, candidate, estimate, moved, step_s, weights)
     slower = estimate.step_seq_s + estimate.step_kv_s * count
     tpot = step_s + slower
     ttft = transfer + 1.5 * step_s + memory
     slo = weights.slo * _missed(what, ttft, tpot)
     answer = weights.answer * what.output * (tpot + (estimate.decoding + others) * slower)
     memory *= weights.memory
-    eviction *= weights.eviction
     total = transfer + 1.5 * step_s + answer + memory + eviction + slo
     return Terms(total, transfer, 0.0, 0.0, 1.5 * step_s, 0.0, 0.0, answer, memory, eviction, slo, ttft, tpot)
 
@@ -250,7 +253,7 @@ def handed(what: Ask, candidate: Candidate, weights: Weights, now: float) -> Ter
 def cheapest_handed(what: Ask, candidates: Sequence[Candidate], weights: Weights, now: float) -> int:
     """Index of the candidate whose `handed(...).total` is least."""
     count, size, output = what.tokens, what.block_size, what.output
-    w_memory, w_eviction, horizon = weights.memory, weights.eviction, weights.horizon_s
+    w_memory = weights.memory
     w_answer = weights.answer * output
     objectives = what.slo_ttft_s is not None or what.slo_tpot_s is not None
     least, best = inf, 0
@@ -271,7 +274,8 @@ def cheapest_handed(what: Ask, candidates: Sequence[Candidate], weights: Weights
                 needed = moved + output
                 evicted = needed - estimate.free_tokens
                 if evicted > 0:
-                    total += w_eviction * evicted * estimate.token_s * exp((estimate.coldest_at - now) / horizon)
+                    lost = evicted * (estimate.token_s + 0.5 * count * estimate.pair_s)
+                    total += lost * _again(what, estimate.missed_per_token, weights)
                 wanted = estimate.held_tokens + needed
                 if wanted > capacity:
                     total += w_memory * (wanted - capacity) / wanted * estimate.output_tokens * step_s
@@ -280,8 +284,15 @@ def cheapest_handed(what: Ask, candidates: Sequence[Candidate], weights: Weights
     return best
 
 
+def _again(what: Ask, missed: float, weights: Weights) -> float:
+    """Price of a second of prefill, `missed` of which will be computed again, somewhere: as own work, and as a delay to
+    the queue, as far as that comes of what is missed; the rest of it will be over by then."""
+    delay = weights.delay * what.delayed_per_s * what.queued_s * missed / (1.0 + missed)
+    return weights.eviction * missed * (weights.own + delay)
+
+
 def _space(
-    what: Ask, candidate: Candidate, estimate: EngineEstimate, new: int, step_s: float, now: float, horizon_s: float
+    what: Ask, candidate: Candidate, estimate: EngineEstimate, new: int, step_s: float, weights: Weights
 ) -> tuple[float, float]:
     """(seconds until there is KV space, seconds of prefill that are evicted for it)."""
     capacity = estimate.capacity_tokens
@@ -295,7 +306,8 @@ def _space(
         memory = (held + needed - capacity) / (held + needed) * estimate.output_tokens * step_s
     evicted = needed - max(estimate.free_tokens - others, 0)
     if evicted > 0:
-        eviction = evicted * estimate.token_s * exp((estimate.coldest_at - now) / horizon_s)
+        lost = evicted * (estimate.token_s + 0.5 * what.tokens * estimate.pair_s)
+        eviction = lost * _again(what, estimate.missed_per_token, weights)
     return memory, eviction
 
 

@@ -64,10 +64,13 @@ class Story:
         streams: bool = True,
         output: int | None = None,
         request_id: str | None = None,
+        document: int | None = None,
     ) -> str:
+        """Prompts of one `document` are the same; without, no two share anything."""
         self._number += 1
         name = request_id or f"r{self._number}"
-        blocks = tuple(self._number * 10_000 + i for i in range(tokens // BLOCK))
+        first = self._number * 10_000 if document is None else -(document + 1) * 10_000
+        blocks = tuple(range(first, first + tokens // BLOCK))
         self.ids[name] = InferenceRequest(request_id=name, api=Api.CHAT, path="/", arrived_at=self.clock())
         self.models.on_dispatch(
             Dispatched(

@@ -48,6 +48,7 @@ CATALOGUE = {
     entry.name: entry
     for entry in (
         contestant("default", SchedulingSettings()),
+        contestant("default-told", SchedulingSettings(), told=True),
         contestant("round-robin", one_profile(picker="round-robin-picker")),
         contestant("random", one_profile(picker="random-picker")),
         _reference("least-requests", lambda _: least_requests),

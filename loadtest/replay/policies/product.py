@@ -32,14 +32,14 @@ def contestant(
     name: str,
     settings: Callable[[World], SchedulingSettings] | SchedulingSettings,
     *,
-    prior: EngineProfile | None = None,
+    told: bool = False,
 ) -> Contestant:
-    """`settings`, or what makes them of what an operator would know of the pool. `prior`: what engines are taken for
-    until they are known; None as when it serves."""
+    """`settings`, or what makes them of what an operator would know of the pool. `told`: engines are taken from the
+    start for what they are (the first of them), and not for the prior as when it serves."""
 
     def build(world: World) -> Built:
         chosen = settings(world) if callable(settings) else settings
-        models = EngineModels(world.clock, prior=_profile(prior))
+        models = EngineModels(world.clock, prior=_profile(world.profile) if told else None)
         return Built(
             policy=build_scheduler(chosen, builtin_registry()),
             observers=(models,),
@@ -53,9 +53,7 @@ def contestant(
     return Contestant(name=name, build=build, product=True)
 
 
-def _profile(engine: EngineProfile | None) -> Profile | None:
-    if engine is None:
-        return None
+def _profile(engine: EngineProfile) -> Profile:
     return Profile(
         overhead_s=0.0,
         token_s=1.0 / engine.prefill_tokens_per_s,

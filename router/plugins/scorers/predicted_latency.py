@@ -34,8 +34,7 @@ class CostParameters(Parameters, frozen=True, dict=True):
     interference: Annotated[float, Meta(ge=0)] = 0.02
     answer: Annotated[float, Meta(ge=0)] = 0.3
     memory: Annotated[float, Meta(ge=0)] = 1.0
-    eviction: Annotated[float, Meta(ge=0)] = 0.5
-    eviction_horizon_s: Annotated[float, Meta(gt=0)] = 120.0
+    eviction: Annotated[float, Meta(ge=0)] = 1.0
     slo: Annotated[float, Meta(ge=0)] = 4.0
 
     @cached_property
@@ -48,7 +47,6 @@ class CostParameters(Parameters, frozen=True, dict=True):
             answer=self.answer,
             memory=self.memory,
             eviction=self.eviction,
-            horizon_s=self.eviction_horizon_s,
             slo=self.slo,
         )
 

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.replay.plan import Plan, fleet, load, run_one, seeded
-from loadtest.replay.policies.product import contestant
+from loadtest.replay.plan import Plan, load, run_one
 from loadtest.replay.results import Result, Run
-from loadtest.replay.simulation import Simulation
-from router.scheduling.config import SchedulingSettings
 
 
 def plan(**asked: Any) -> Plan:
@@ -55,11 +52,5 @@ def test_an_engine_that_dies_leaves_no_pile_and_one_that_joins_cold_draws_none()
 def test_engines_half_and_twice_as_fast_as_the_prior_are_known_after_300_requests(speed: float) -> None:
     """Within 5 % of a router that was told the truth. The prior is 5,000 tokens/s."""
     asked = plan(slow={f"e{number}": speed for number in range(8)}, speed=speed, limit=800)
-    workload = seeded(load(asked), asked, 1)
-    told = contestant("told", SchedulingSettings(), prior=fleet(asked).members[0].profile)
-    untold = contestant("untold", SchedulingSettings())
-    means = [
-        mean_ttft(settled(Simulation(workload, each, fleet(asked), asked.conditions, seed=1).run(), after=300))
-        for each in (untold, told)
-    ]
-    assert means[0] <= 1.05 * means[1]
+    untold, told = (run_one(asked, load(asked), policy, 1) for policy in ("default", "default-told"))
+    assert mean_ttft(settled(untold, after=300)) <= 1.05 * mean_ttft(settled(told, after=300))

@@ -147,9 +147,21 @@ def test_memory_in_use_is_known_from_what_is_in_flight() -> None:
     assert estimate.held_tokens == 20 * BLOCK + 100
     told.first_token(name)
     told.end(name)
-    told.clock.now += 50
-    told.dispatch(tokens=BLOCK)
-    assert told.models.estimate("a").coldest_at == told.clock.now - 50
+    assert told.models.estimate("a").held_tokens == 0
+
+
+def test_what_is_evicted_costs_what_the_pool_asks_for_again_at_that_age() -> None:
+    """Ten prompts, each asked for every minute, on an engine that has no room for more."""
+    told = story()
+    for _ in range(20):
+        for number in range(10):
+            told.clock.now += 6.0
+            name = told.dispatch(tokens=20 * BLOCK, document=number)
+            told.first_token(name)
+            told.end(name)
+    assert told.models.estimate("a").missed_per_token > 0.3
+    told.clock.now += 3600.0
+    assert told.models.estimate("a").missed_per_token < 0.01
 
 
 def test_what_was_learnt_can_be_kept_and_given_to_the_next_process() -> None:

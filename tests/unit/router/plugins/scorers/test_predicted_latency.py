@@ -27,7 +27,7 @@ FAST = EngineEstimate(
     transfer_token_s=5e-6,
     chunk=8192,
     head_at=NOW,
-    coldest_at=NOW,
+    missed_per_token=0.4,
 )
 
 
@@ -82,13 +82,26 @@ def test_answers_under_way_weigh_against_a_long_prefill() -> None:
     assert busy.steps > idle.steps == 0.0
 
 
-def test_what_is_thrown_away_costs_less_the_longer_it_was_not_used() -> None:
+def test_what_is_thrown_away_costs_as_much_as_will_be_asked_for_again() -> None:
     full: dict[str, Any] = {"capacity_tokens": 100_000, "held_tokens": 10_000, "free_tokens": 0}
-    fresh = terms(engine(**full))
-    old = terms(engine(**full, coldest_at=NOW - 600.0))
-    assert fresh.eviction > 10 * old.eviction > 0.0
+    little, much = terms(engine(**full, missed_per_token=0.1)), terms(engine(**full, missed_per_token=0.4))
+    assert much.eviction == pytest.approx(4 * little.eviction)
+    assert little.eviction > 0.0
+    assert terms(engine(**full, missed_per_token=0.0)).eviction == 0.0
     assert terms(engine(**full | {"free_tokens": 50_000})).eviction == 0.0
     assert terms(engine()).eviction == 0.0
+
+
+def test_prefill_that_will_be_missed_is_dearer_where_it_will_wait_and_most_of_all_where_misses_make_the_queue() -> None:
+    full = {"capacity_tokens": 100_000, "held_tokens": 10_000, "free_tokens": 0, "delayed_per_s": 0.4}
+
+    def eviction(**changed: Any) -> float:
+        return terms(engine(**full | changed)).eviction
+
+    busy = {"queued_s": 10.0, "queued_tokens": 90_000, "requests": 4}
+    seldom = eviction(missed_per_token=0.1, **busy) / eviction(missed_per_token=0.1)
+    mostly = eviction(missed_per_token=2.0, **busy) / eviction(missed_per_token=2.0)
+    assert 1.0 < seldom < mostly < 1.0 + 0.4 * 10.0
 
 
 def test_waiting_for_kv_space_counts() -> None:
