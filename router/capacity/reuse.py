@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import exp, log, log1p, log2
 
 _MOST = 4096
@@ -26,8 +27,8 @@ _YOUNGEST_S = 0.5
 _ENDS = tuple(_YOUNGEST_S * 2.0 ** (number / 2) for number in range(28))
 """Where the bins end, in seconds; the last after an hour and a half."""
 _WIDTH = 0.5 * log(2.0)
-_DOUBT = 2.0
-"""Who passes each bin before anybody was seen."""
+_DOUBT = 20.0
+"""Who passes each bin before anybody was seen: a prompt or so, whose blocks are all asked for at once."""
 _MOST_PUSHED = 0.75
 """`x` at most: beyond, the series is longer than a law for small changes can say."""
 _MIX, _SHIFT = 0x9E3779B97F4A7C15, 20
@@ -81,7 +82,7 @@ class Reuse:
         unused for `age_s`: the first round is whoever lost his place to it."""
         if self._at is None or now - self._at >= _STALE_S:
             self._look(now)
-            self._found = _later_rounds(self._asked, self._passed)
+            self._found = _later_rounds(self._asked, self._seen(now))
         place = 2.0 * log2(age_s / _YOUNGEST_S) + 0.5 if age_s > _YOUNGEST_S else 0.5
         low = int(place)
         last = len(self._found) - 1
@@ -89,6 +90,13 @@ class Reuse:
             return self._found[last]
         part = place - low
         return self._found[low] * (1.0 - part) + self._found[low + 1] * part
+
+    def _seen(self, now: float) -> Sequence[float]:
+        """Who passed each bin, and half of who is in it."""
+        since = list(self._unused.values())
+        below = [bisect_right(since, now - end) for end in _ENDS]
+        inside = [len(since) - below[0], *(high - low for high, low in pairwise(below))]
+        return [passed + within / 2.0 for passed, within in zip(self._passed, inside, strict=True)]
 
     def _halve(self, now: float) -> None:
         self._look(now)
@@ -117,9 +125,9 @@ class Reuse:
         self._at = now
 
 
-def _later_rounds(asked: Sequence[float], passed: Sequence[float]) -> Sequence[float]:
+def _later_rounds(asked: Sequence[float], seen: Sequence[float]) -> Sequence[float]:
     """For each bin of ages."""
-    chances = [now / (now + later + _DOUBT) for now, later in zip(asked, passed, strict=True)]
+    chances = [now / (now + later + _DOUBT) for now, later in zip(asked, seen, strict=True)]
     pushed = [-log1p(-chance) / _WIDTH for chance in chances]
     # Over three bins: what is put there is not small, and there are few sessions.
     around = zip([pushed[0], *pushed[:-1]], pushed, [*pushed[1:], pushed[-1]], strict=True)
