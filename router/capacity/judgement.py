@@ -16,6 +16,8 @@ from router.core import Role
 
 _REACHED = 0.5
 """An objective that fewer meet, with as many engines as may be had, is out of reach: engines do not buy it."""
+_MOSTLY = 0.8
+"""Of the requests that each of two roles can serve in time, so many make `_REACHED` of both."""
 _IDLE = 0.5
 """Part of what engines could take at all."""
 _BACKLOG_S = 60.0
@@ -91,6 +93,8 @@ def _unmet(view: PoolView, sizings: Mapping[Role, Sizing], rate: float) -> str |
     for form in Form:
         if not all(role in sizings for role in form.roles):
             continue
+        if all(_reached(view, sizings[role]) for role in form.roles):
+            return None
         share, worst, lost, light = 1.0, "stability", 0.0, True
         for role in form.roles:
             able = [n for n, variant in enumerate(view.variants) if role in variant.roles and variant.most]
@@ -108,6 +112,16 @@ def _unmet(view: PoolView, sizings: Mapping[Role, Sizing], rate: float) -> str |
         if share >= best:
             best, binding, idle = share, worst, light
     return binding if best < _REACHED and idle else None
+
+
+def _reached(view: PoolView, sizing: Sizing) -> bool:
+    """Whether one variant by itself is enough for most requests, which the sizing knows without the law."""
+    if sizing.possible < _MOSTLY:
+        return False
+    return any(
+        count is not None and count <= min(view.rules.most, variant.most) and sizing.role in variant.roles
+        for count, variant in zip(sizing.alone, sizing.variants, strict=True)
+    )
 
 
 def carries(one: Judged, counts: Mapping[Key, int]) -> bool:
