@@ -48,12 +48,15 @@ def show(explanation: Explanation, console: Console) -> None:
     head += f"; {explanation.prompt_tokens} prompt tokens ({explanation.token_source}), {explanation.blocks} blocks"
     parts: list[Text | Table] = [Text(head)]
     if explanation.compared is not None:
-        parts.append(_compared(explanation.compared))
+        parts.append(_compared(explanation.compared, explanation.weighed))
     console.print(Group(*parts, _candidates(explanation)))
 
 
-def _compared(found: Comparison) -> Table:
-    table = Table(title="both ways, in seconds", title_justify="left", box=None, pad_edge=False)
+def _compared(found: Comparison, weighed: bool) -> Table:
+    title = "both ways, in seconds"
+    if not weighed:
+        title += ": what cost-pd-decider would weigh; the decider that chose does not"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in ("way", "prefill", "decode", "cost", "TTFT"):
         table.add_column(name, justify="right" if name in ("cost", "TTFT") else "left", no_wrap=True)
     cost = found.prefill_cost + found.decode_cost

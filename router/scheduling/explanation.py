@@ -41,6 +41,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     compared: Comparison | None = None
     """Apart or on one endpoint, as the decider reckoned it; of a pair that was chosen without reckoning, with the
     default weights. None where all is done on one endpoint and nothing was reckoned."""
+    weighed: bool = True
+    """Whether the decider reckoned `compared`, and so chose by it."""
     prompt_tokens: int
     token_source: str
     blocks: int
@@ -69,6 +71,7 @@ def explain(
         prefill=[candidate.id for candidate in decision.prefill],
         predicted_ttft_s=_rounded(expected_ttft_s(prompt, decision, now)),
         compared=decision.compared or _compared(request, prompt, decision, now),
+        weighed=decision.compared is not None,
         prompt_tokens=prompt.token_count,
         token_source=prompt.source.value,
         blocks=len(prompt.block_hashes),

@@ -81,3 +81,12 @@ def test_every_settings_block_of_the_guide_builds() -> None:
 def test_the_guide_names_every_built_in_type() -> None:
     guide = (ROOT / "docs" / "plugins.md").read_text()
     assert [type_ for type_ in BUILTIN if f"`{type_}`" not in guide] == []
+
+
+def test_every_reason_of_a_decision_is_explained() -> None:
+    guide = (ROOT / "docs" / "plugins.md").read_text()
+    table = guide.partition("| reason | |")[2].partition("\n\n")[0]
+    code = "".join(path.read_text() for path in (ROOT / "router").rglob("*.py"))
+    reasons = {"aggregated", "pd", *re.findall(r'"(pd-[a-z-]+)"', code)} - {"pd-profile-handler"}
+    assert len(reasons) > 8
+    assert {name for name in reasons if f"`{name}`" not in table} == set()

@@ -35,6 +35,7 @@ def test_the_decider_and_the_explanation_tell_the_same() -> None:
     decision = decide(*pool)
     told = explain(request(), ASKED, decision, pool, NOW)
     assert told.compared == decision.compared
+    assert told.weighed
     assert told.compared is not None
     assert told.predicted_ttft_s == pytest.approx(told.compared.apart_ttft_s, rel=0.05)
 
@@ -44,6 +45,7 @@ def test_a_pair_that_was_chosen_without_reckoning_has_its_cost_too() -> None:
     told = explain(request(), ASKED, Decision(decode=(decode,), prefill=(prefill,), reason="pd"), pool, NOW)
     assert told.compared is not None
     assert (told.compared.prefill, told.compared.decode, told.compared.whole) == ("p", "d", "d")
+    assert not told.weighed
     rows = {row.endpoint: row for row in told.candidates}
     assert told.compared.prefill_cost == pytest.approx(rows["p"].terms["total"], abs=1e-5)
     assert told.compared.whole_cost == pytest.approx(rows["d"].terms["total"], abs=1e-5)
