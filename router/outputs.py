@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from router.errors import ConfigError
@@ -28,8 +29,11 @@ def trouble(path: Path) -> str:
         return error.strerror or "no path"
 
 
-def check(json: Path | None, html: Path | None) -> None:
-    """What ``--json`` and ``--html`` name; None: not given. Raises `ConfigError` where one could not be written."""
+def check(json: Path | None, html: Path | None, reads: Sequence[str | Path] = ()) -> None:
+    """What ``--json`` and ``--html`` name; None: not given. `reads`: files that the work reads, there or not.
+
+    Raises `ConfigError` where one could not be written, or would be in the place of what is read.
+    """
     if html == STANDARD_OUTPUT:
         raise ConfigError("--html -: a page is written to a file: name one, like report.html")
     if json is not None and json == html:
@@ -37,6 +41,17 @@ def check(json: Path | None, html: Path | None) -> None:
     for option, path in (("--json", json), ("--html", html)):
         if path is not None and path != STANDARD_OUTPUT and (why := trouble(path)):
             raise ConfigError(f"{option} {path} cannot be written ({why}): name a file in a folder of yours")
+    for option, path in (("--json", json), ("--html", html)):
+        if path is not None and path != STANDARD_OUTPUT and any(_same(path, Path(other)) for other in reads):
+            raise ConfigError(f"{option} {path} would overwrite a file that is read: name another one")
+
+
+def _same(path: Path, other: Path) -> bool:
+    """Whether both are one file, by whatever names; no where one of them is not there."""
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError):
+        return False
 
 
 def make_folder(option: str, path: Path) -> None:

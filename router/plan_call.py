@@ -34,7 +34,7 @@ class Offline(msgspec.Struct, frozen=True, kw_only=True):
 
 def offline(asked: Offline, console: Console) -> None:
     """Raises `ConfigError`."""
-    outputs.check(asked.json, asked.html)
+    outputs.check(asked.json, asked.html, [*asked.traces, *([asked.variants] if asked.variants else ())])
     try:
         from loadtest.replay.scaling import plan_cli, view
     except ImportError as error:

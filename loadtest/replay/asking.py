@@ -6,6 +6,7 @@ Every mistake is a `ConfigError` of one sentence, before anything is replayed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from loadtest.replay.fleet import Fleet
 from loadtest.replay.plan import Plan, fleet, seeded, window_starts
@@ -44,6 +45,13 @@ def deaths(texts: Sequence[str]) -> tuple[tuple[float, str], ...]:
     """(seconds, engine)"""
     parted = [(text, *text.partition("@")) for text in texts]
     return tuple((_number(at, "--kill", text, "e2@600", zero=True), name) for text, name, _, at in parted)
+
+
+def files_read(traces: Sequence[Path], policies: Sequence[str], profiles: Sequence[str]) -> list[str | Path]:
+    """What of it may be files: policies without their ``@SECONDS``, profiles without their ``:NAME``."""
+    aged = [name.rpartition("@")[0] for name in policies]
+    named = [name.rpartition(":")[0] for name in profiles]
+    return [*traces, *(name for name in (*policies, *aged, *profiles, *named) if name)]
 
 
 def _pair(option: str, text: str, example: str, *, zero: bool = False) -> tuple[float, float]:

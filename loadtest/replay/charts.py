@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from xml.etree.ElementTree import tostring
 
 import pygal  # type: ignore[import-untyped]
@@ -87,6 +87,11 @@ def svg(chart: pygal.Graph) -> str:
     return tostring(root, encoding="unicode")
 
 
+def add_line(chart: pygal.Graph, name: str, points: Iterable[tuple[float, float]]) -> None:
+    """To nine digits: over two values that differ by no more than their last bits, pygal looks for ticks for ever."""
+    chart.add(name, [(float(f"{x:.9g}"), float(f"{y:.9g}")) for x, y in points])
+
+
 def _counted(runs: Sequence[Run], window: Window) -> list[Result]:
     return [r for run in runs for r in run.results if r.outcome is Outcome.OK and window.counts(r)]
 
@@ -106,7 +111,7 @@ def _distribution(
         shares = [i / _POINTS for i in range(_POINTS + 1)]
         points = [(math.log10(max(quantile(ordered, share), _FLOOR_S)), 100 * share) for share in shares]
         marks |= set(range(math.floor(points[0][0]), math.ceil(points[-1][0]) + 1))
-        chart.add(policy, points)
+        add_line(chart, policy, points)
     chart.x_labels = [{"value": mark, "label": f"{10.0**mark:g}"} for mark in sorted(marks)]
     chart.y_title = "% of requests"
     return svg(chart)
@@ -124,7 +129,8 @@ def _over_time(by_policy: Mapping[str, Sequence[Run]], window: Window) -> str:
         for result in results:
             if result.ttft_s is not None:
                 sums.setdefault(min(int((result.at - begin) / width), _BINS - 1), []).append(result.ttft_s)
-        chart.add(policy, [(begin + (b + 0.5) * width, math.fsum(v) / len(v)) for b, v in sorted(sums.items())])
+        means = [(begin + (b + 0.5) * width, math.fsum(v) / len(v)) for b, v in sorted(sums.items())]
+        add_line(chart, policy, means)
     return svg(chart)
 
 

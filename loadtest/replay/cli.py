@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from loadtest.replay import options, study_cli
-from loadtest.replay.asking import deaths, hand_off, slos, slowed
+from loadtest.replay.asking import deaths, files_read, hand_off, slos, slowed
 from loadtest.replay.plan import Plan
 from loadtest.replay.policies.catalogue import CATALOGUE
 from loadtest.replay.results import Window, slo_headers
@@ -76,7 +76,7 @@ def replay(
         return
     if not traces:
         raise ConfigError("there is nothing to replay: name a trace, or a study with --study")
-    outputs.check(json, html)
+    outputs.check(json, html, files_read(traces, policy or (), engine_profile or ()))
     objectives, moved = slos(slo or ("2,0.05",)), hand_off(transfer)
     names = list(CATALOGUE) if policy == ["all"] else policy or (_UNDER_LAWS if scaling else _POLICIES)
     plan = Plan(

@@ -25,6 +25,18 @@ def test_what_could_not_be_written_says_why(tmp_path: Path, name: str, why: str)
         outputs.check(tmp_path / name, None)
 
 
+def test_what_is_read_is_not_written_by_whatever_name(tmp_path: Path) -> None:
+    read, link = tmp_path / "a.jsonl", tmp_path / "link"
+    read.write_text("{}")
+    link.symlink_to(read)
+    for path in (read, link, tmp_path / ".." / tmp_path.name / "a.jsonl"):
+        with pytest.raises(ConfigError, match=r"--json .* would overwrite a file that is read: name another one"):
+            outputs.check(path, None, ["day:steady", read])
+        with pytest.raises(ConfigError, match=r"--html .* would overwrite a file that is read"):
+            outputs.check(outputs.STANDARD_OUTPUT, path, [str(read)])
+    outputs.check(tmp_path / "b.json", tmp_path / "b.html", [read])
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_elses_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

@@ -186,6 +186,29 @@ def test_what_cannot_be_written_is_said_before_the_trace_is_even_read(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_no_figures_are_written_over_what_the_replay_reads(
+    trace: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, profile = tmp_path / "mine.yaml", tmp_path / "engines.yaml"
+    policy.write_text("scheduling: {}\n")
+    profile.write_text(f"mine: {PROFILE}\n")
+    command = ["replay", str(trace), "--policy", f"{policy}@2", "--engine-profile", f"{profile}:mine", option]
+    for read in (trace, policy, profile):
+        before = read.read_bytes()
+        assert run([*command, str(read)]) == 2
+        assert f"{option} {read} would overwrite a file that is read" in capsys.readouterr().err
+        assert read.read_bytes() == before
+
+
+def test_a_page_is_made_of_two_requests_that_took_almost_the_same_time(tmp_path: Path) -> None:
+    pytest.importorskip("loadtest.replay.charts")
+    path, page = tmp_path / "tiny.csv", tmp_path / "report.html"
+    path.write_text("arrival_s,input_length,output_length\n0.0,9000,11\n10.0,9000,11\n")
+    assert run(["replay", str(path), "--policy", "default", "--html", str(page)]) == 0
+    assert "</html>" in page.read_text()
+
+
 def test_turns_that_wait_are_counted_by_when_they_came(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
