@@ -228,7 +228,7 @@ def explain(
     except OSError as error:
         raise ConfigError(f"--body {body} cannot be read ({error.strerror}): name a file") from None
     console = Console()
-    show(ask(address, content, path, fields), console if console.is_terminal else Console(width=200))
+    show(ask(address, content, path, fields), console if console.is_terminal else Console(width=200), fields)
 
 
 @app.command()

@@ -39,7 +39,8 @@ def _message(content: bytes) -> str:
     return str(error.get("message", "")) if isinstance(error, dict) else ""
 
 
-def show(explanation: Explanation, console: Console) -> None:
+def show(explanation: Explanation, console: Console, fields: Fields = ()) -> None:
+    """`fields`: those that were asked with, to say which of them count for nothing."""
     head = f"{explanation.reason}: decode on {explanation.decode[0]}"
     if explanation.prefill:
         head += f", prefill on {explanation.prefill[0]}"
@@ -47,9 +48,23 @@ def show(explanation: Explanation, console: Console) -> None:
         head += f", first token in {explanation.predicted_ttft_s:.3f} s"
     head += f"; {explanation.prompt_tokens} prompt tokens ({explanation.token_source}), {explanation.blocks} blocks"
     parts: list[Text | Table] = [Text(head)]
+    parts += [Text(line) for line in _objectives(explanation, fields)]
     if explanation.compared is not None:
         parts.append(_compared(explanation.compared, explanation.weighed))
     console.print(Group(*parts, _candidates(explanation)))
+
+
+def _objectives(explanation: Explanation, fields: Fields) -> Sequence[str]:
+    lines = []
+    for what, counted in (("ttft", explanation.slo_ttft_s), ("tpot", explanation.slo_tpot_s)):
+        sent = [name.decode("ascii") for name, _ in fields if name.endswith(f"slo-{what}-ms".encode())]
+        if counted is not None:
+            lines.append(f"objective: {what} of {counted * 1000:g} ms")
+        elif sent:
+            lines.append(
+                f"{sent[0]} counts for nothing: it is no positive number, or server.trusted_headers does not name it"
+            )
+    return lines
 
 
 def _compared(found: Comparison, weighed: bool) -> Table:

@@ -43,6 +43,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     default weights. None where all is done on one endpoint and nothing was reckoned."""
     weighed: bool = True
     """Whether the decider reckoned `compared`, and so chose by it."""
+    slo_ttft_s: float | None = None
+    """The request's own objective for the first token, where one counts; as is `slo_tpot_s` for those behind it."""
+    slo_tpot_s: float | None = None
     prompt_tokens: int
     token_source: str
     blocks: int
@@ -65,6 +68,7 @@ def explain(
         for candidate in those
     ]
     rows.sort(key=lambda row: row[0].total)
+    asked = ask(request, prompt, Leg.DECODE, decision.decode)
     return Explanation(
         reason=decision.reason,
         decode=[candidate.id for candidate in decision.decode],
@@ -72,6 +76,8 @@ def explain(
         predicted_ttft_s=_rounded(expected_ttft_s(prompt, decision, now)),
         compared=decision.compared or _compared(request, prompt, decision, now),
         weighed=decision.compared is not None,
+        slo_ttft_s=asked.slo_ttft_s,
+        slo_tpot_s=asked.slo_tpot_s,
         prompt_tokens=prompt.token_count,
         token_source=prompt.source.value,
         blocks=len(prompt.block_hashes),

@@ -146,15 +146,19 @@ async def test_the_command_sends_headers_and_takes_an_address_as_curl_does(
         command = ["explain", router.url.removeprefix("http://"), "--body", str(file)]
         assert await asyncio.to_thread(run, command) == 2
         assert "wants a key" in capsys.readouterr().err
-        costs = []
-        for fields in ([], ["-H", "x-llm-d-slo-ttft-ms:0.001"]):
+        costs, said = [], []
+        for fields in ([], ["-H", "x-llm-d-slo-ttft-ms:0.001", "-H", "x-llm-d-slo-tpot-ms:5"]):
             code = await asyncio.to_thread(run, [*command, "--header", "Authorization: Bearer k", *fields])
             table = capsys.readouterr().out
             assert code == 0
             names, row = [line for line in table.splitlines() if "interference" in line or line.startswith("127.")]
             costs.append(float(row.split()[-1]))
             assert names.split()[-1] == "slo"
+            said.append(
+                [line.partition(":")[0] for line in table.splitlines() if "objective" in line or "slo-" in line]
+            )
         assert costs[0] == 0.0 < costs[1]
+        assert said == [[], ["objective", "x-llm-d-slo-tpot-ms counts for nothing"]]
 
 
 async def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
