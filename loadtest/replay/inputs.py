@@ -21,6 +21,8 @@ from loadtest.replay.workload import Request, Workload, numbered
 BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _DEFAULT_BLOCK_SIZE = 512
 _MOST_IDS = 8_000_000
+_LONGEST_MS = 10 * 366 * 86_400_000.0
+"""Of a trace. Behind much more than that, a float tells no tokens' times apart."""
 
 
 def read_workload(
@@ -49,6 +51,12 @@ def read_workload(
         remarked(remark)
     if any(block < 0 for line in lines for run in line.hash_ids for block in ((run,) if isinstance(run, int) else run)):
         raise InputError(f"{path} has negative hash_ids: number blocks from 0 on")
+    times = [line.timestamp or 0.0 for line in lines]
+    if max(times) - min(times) > _LONGEST_MS:
+        raise InputError(
+            f"{path} goes from timestamp {min(times):.15g} ms to {max(times):.15g} ms, which is more than ten years: "
+            "leave out the lines whose time is wrong"
+        )
     size = _block_size(path, lines, read.block_size, block_size)
     requests = _requests(_dense(lines), size, thinking=closed is True)
     if closed is False:

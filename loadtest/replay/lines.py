@@ -10,6 +10,7 @@ import msgspec
 
 _MOST_TOKENS = 10_000_000
 """Of one prompt or answer."""
+_LONGEST_THINK_S = 10_000_000.0
 
 Runs = tuple[int | tuple[int, int], ...]
 
@@ -50,6 +51,8 @@ def check(path: Path, number: int, line: Line) -> None:
     tokens, output = line.input_length or 0, line.output_length or 0
     if not all(map(math.isfinite, (line.timestamp or 0.0, line.think or 0.0))):
         raise InputError(f"{path}, line {number}: a time is not finite: give a number, or leave the line out")
+    if not 0.0 <= (line.think or 0.0) <= _LONGEST_THINK_S:
+        raise InputError(f"{path}, line {number}: think must be from 0 to {_LONGEST_THINK_S:,.0f} s")
     if not (0 <= tokens <= _MOST_TOKENS and 0 <= output <= _MOST_TOKENS):
         raise InputError(f"{path}, line {number}: input_length and output_length must be from 0 to {_MOST_TOKENS:,}")
     if count(line.hash_ids) > tokens + 1:

@@ -29,6 +29,8 @@ from router.errors import RouterError
 from router.observability.events import Observer, Observers, Outcome
 
 _EXPIRE_S = 1.0
+_LAST_TICKS = 600
+"""Entries of the index that run out in a time without requests have all been let go by so many calls."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,11 +180,22 @@ class Simulation:
 
     def _expire(self, _: Any) -> None:
         self._routing.index.expire()
-        self._push(self.now + _EXPIRE_S, self._expire, None)
+        self._push_tick(_EXPIRE_S, self._expire)
+
+    def _push_tick(self, period_s: float, tick: Callable[[Any], None]) -> None:
+        """The next of many at equal distances: through a long time without anything else, only the last ones."""
+        at = self.now + period_s
+        ticks = (self._expire, self._scrape)
+        others = (event[0] for event in self._events if event[2] not in ticks)
+        # With anything else soon there is nothing to skip: no need to look through all events.
+        if not self._events or self._events[0][0] > at or self._events[0][2] in ticks:
+            without = (min(others, default=at) - at) // period_s
+            at += max(without - _LAST_TICKS, 0) * period_s
+        self._push(at, tick, None)
 
     def _scrape(self, _: Any) -> None:
         self._up = [self._measured(state) for state in self._up]
-        self._push(self.now + (self._age or 1.0), self._scrape, None)
+        self._push_tick(self._age or 1.0, self._scrape)
 
     # Endpoints
 

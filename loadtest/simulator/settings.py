@@ -200,18 +200,21 @@ _ENGINE_BOUNDS = {
 }
 
 
+_SHIPPED = Path(str(resources.files(PACKAGE) / "profiles.yaml"))
+
+
 def load_profiles(path: Path | None = None) -> dict[str, EngineProfile]:
     """The profiles of a YAML file (the package's by default) by name. Raises `SimulatorConfigError`."""
-    source = path or Path(str(resources.files(PACKAGE) / "profiles.yaml"))
+    source = path or _SHIPPED
     try:
         read = yaml.safe_load(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise SimulatorConfigError(f"profile: {source} cannot be read ({error.strerror}); name a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError):
-        raise SimulatorConfigError(f"profile: {source} is not YAML; give a file like profiles.yaml") from None
+        raise SimulatorConfigError(f"profile: {source} is not YAML; give a file like {_SHIPPED}") from None
     if not isinstance(read, dict) or not read or not all(isinstance(each, dict) for each in read.values()):
         raise SimulatorConfigError(
-            f"profile: {source} is not a mapping of a name to an engine's constants; see profiles.yaml"
+            f"profile: {source} is not a mapping of a name to an engine's constants; see {_SHIPPED}"
         )
     return {str(name): _profile(f"{source}, {name}", constants) for name, constants in read.items()}
 
@@ -221,7 +224,7 @@ def _profile(where: str, constants: dict[str, Any]) -> EngineProfile:
         # Not strict: to YAML 1.1 a number like 1e-9 is text.
         profile = msgspec.convert(constants, EngineProfile, strict=False)
     except msgspec.ValidationError as error:
-        raise SimulatorConfigError(f"profile: {where}: {error}; see profiles.yaml") from None
+        raise SimulatorConfigError(f"profile: {where}: {error}; see {_SHIPPED}") from None
     refuse_senseless(profile, _PROFILE_BOUNDS, f"profile {where}: ")
     if profile.chunk <= profile.max_seqs:
         raise SimulatorConfigError(
@@ -231,15 +234,17 @@ def _profile(where: str, constants: dict[str, Any]) -> EngineProfile:
     return profile
 
 
+_A_STEP, _MANY = Bound(0, 1e3), Bound(1, 1e9)
+
 _PROFILE_BOUNDS = {
-    "prefill_tokens_per_s": Bound(0, above=True),
-    "attention_s": _TIME,
-    "step_s": _TIME,
-    "per_seq_s": _TIME,
-    "per_kv_token_s": _TIME,
-    "kv_tokens": _COUNT,
-    "chunk": _COUNT,
-    "max_seqs": _COUNT,
+    "prefill_tokens_per_s": Bound(1e-3, 1e9),
+    "attention_s": _A_STEP,
+    "step_s": _A_STEP,
+    "per_seq_s": _A_STEP,
+    "per_kv_token_s": _A_STEP,
+    "kv_tokens": _MANY,
+    "chunk": _MANY,
+    "max_seqs": _MANY,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
+from itertools import pairwise
 
 import msgspec
 
@@ -21,6 +22,8 @@ from loadtest.replay.workload import Workload
 from loadtest.simulator.timing import EngineProfile
 from router.core import Role
 from router.errors import ConfigError
+
+_LONGEST_GAP_S = 7 * 86_400.0
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,10 +70,22 @@ def read(scaling: Scaling, remarked: Callable[[str], None] = lambda _: None) -> 
     days = [trace.removeprefix(DAY) for trace in traces if trace.startswith(DAY)]
     if not days:
         workload = load(scaling.plan, remarked)
+        _check_gaps(workload)
         return seeded(workload, scaling.plan, scaling.plan.seeds[0]), frozenset()
     if len(traces) > 1:
         raise ConfigError(f"{DAY}{days[0]} is replayed alone: leave the other traces out")
     return make_day(days[0], scaling.plan.seeds[0])
+
+
+def _check_gaps(workload: Workload) -> None:
+    """Raises `ConfigError`: a fleet is looked at every few seconds, whether somebody asks for it or not."""
+    times = [request.at for request in workload.requests]
+    for before, at in pairwise(times):
+        if at - before > _LONGEST_GAP_S:
+            raise ConfigError(
+                f"{workload.name}: nothing arrives between second {before:.0f} and second {at:.0f}, and "
+                f"--scaling plays gaps of at most {_LONGEST_GAP_S / 86_400:.0f} days: cut the trace there"
+            )
 
 
 def run_laws(

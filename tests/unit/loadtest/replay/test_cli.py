@@ -209,6 +209,15 @@ def test_a_page_is_made_of_two_requests_that_took_almost_the_same_time(tmp_path:
     assert "</html>" in page.read_text()
 
 
+def test_a_fleet_is_not_scaled_through_months_without_a_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gap.csv"
+    path.write_text("arrival_s,input_length,output_length\n0,100,5\n1e7,100,5\n")
+    assert run(["replay", str(path), "--scaling", "static"]) == 2
+    assert "gap: nothing arrives between second 0 and second 1000000" in capsys.readouterr().err
+
+
 def test_turns_that_wait_are_counted_by_when_they_came(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -297,6 +306,12 @@ def test_one_of_several_profiles_in_a_file_is_named_behind_a_colon(
         (f"a: {PROFILE}\nb: {PROFILE}\n", "", "holds 2 profiles; say which, as {file}:NAME with one of a, b"),
         (f"a: {PROFILE}\nb: {PROFILE}\n", ":c", "has no profile 'c'; use one of a, b"),
         (f"a: {PROFILE.replace('8192', '256')}\n", "", "a: chunk (256) leaves no token for prompts beside max_seqs"),
+        (f"a: {PROFILE.replace('0.01', '1e300')}\n", "", "a: step_s: 1e+300 is no use; give 0 to 1000"),
+        (
+            f"a: {PROFILE.replace('9000', '1e12')}\n",
+            "",
+            "a: prefill_tokens_per_s: 1e+12 is no use; give 0.001 to 1e+09",
+        ),
         ("a: {chunk: 8192}\n", "", "a: Object missing required field"),
         (PROFILE, "", "is not a mapping of a name to an engine's constants"),
     ],

@@ -136,6 +136,11 @@ def test_the_routers_own_log_is_replayed_as_it_was_written(tmp_path: Path) -> No
         ('[{"timestamp": 0}]', "is one JSON array: write an object a line"),
         ('timestamp,input_length,output_length\n0,"1,1\n', "line 2: unexpected end of data: mend the line"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [-1]}\n', "negative hash_ids"),
+        (
+            "arrival_s,input_length,output_length\n0,1,1\n1e300,1,1\n",
+            r"from timestamp 0 ms to 1e\+303 ms, which is more than",
+        ),
+        ("arrival_s,input_length,output_length,think\n0,1,1,-5\n", "line 2: think must be from 0 to 10,000,000 s"),
         ("arrival_s,input_length,output_length\nnan,1,1\n", "line 2: a time is not finite"),
         ("arrival_s,input_length,output_length\n0,1,1\ninf,1,1\n", "line 3: a time is not finite"),
         ("timestamp,input_length,output_length\n0,-5,1\n", "line 2: input_length and output_length must be from 0"),

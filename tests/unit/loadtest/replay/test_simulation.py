@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from loadtest.replay.fleet import slower
-from loadtest.replay.policies.catalogue import CATALOGUE
+from loadtest.replay.policies.catalogue import CATALOGUE, find
+from loadtest.replay.simulation import Conditions, Simulation
 from router.core import Role
 from router.observability.events import Outcome
 from tests.support.replay import PROFILE, SIZE, Fixed, Recorder, ask, fleet, member, replayed, workload
@@ -177,3 +181,27 @@ def test_a_learning_policy_comes_to_predict_the_engines_it_is_replayed_on() -> N
     errors = [abs(f.predicted_s - f.since_dispatch_s) / f.since_dispatch_s for f in recorder.first if f.predicted_s]
     assert len(errors) == 120
     assert max(errors[-20:]) < 0.1
+
+
+@pytest.mark.parametrize("metrics_age_s", [0.0, 0.1, 5.0])
+def test_through_months_without_a_request_hardly_anything_is_done(metrics_age_s: float) -> None:
+    steps: list[float] = []
+
+    class Counting(Simulation):
+        def _push(self, at: float, act: Callable[[Any], None], what: Any) -> None:
+            steps.append(at)
+            super()._push(at, act, what)
+
+    conditions = Conditions(metrics_age_s=metrics_age_s)
+    load = workload(ask(0, 0.0, [1]), ask(1, 1e7, [1]))
+    run = Counting(load, find("llm-d"), fleet(), conditions, seed=1).run()
+    assert [result.cached for result in run.results] == [0, SIZE]
+    assert len(steps) < 3000
+
+
+@pytest.mark.parametrize("metrics_age_s", [0.1, 5.0])
+def test_metrics_are_as_fresh_behind_a_long_pause_as_before_it(metrics_age_s: float) -> None:
+    policy = Fixed("e0")
+    replayed(workload(ask(0, 0.0, [1]), ask(1, 1e6, [1])), policy.contestant, metrics_age_s=metrics_age_s)
+    age = policy.seen[1]["e0"].metrics_age
+    assert age is not None and age <= metrics_age_s + 1e-6
