@@ -37,7 +37,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Mean TTFT over the base's."""
     e2e_ratio: Ratio | None
     regret: float | None
-    """In mean TTFT, where the pooled bound and round robin were replayed too."""
+    """In mean TTFT, where the pooled bound and round robin were replayed too. None, as all that is measured by the
+    bound, with prefill and decode engines: it is none there."""
     over_bound: float | None
     """Mean TTFT over the pooled bound's."""
     hit_of_bound: float | None
@@ -59,7 +60,9 @@ def make_report(plan: Plan, title: str, runs: Sequence[Run], base: str) -> Repor
     means = {
         policy: _mean([summarize(run, plan.slos, plan.window) for run in own]) for policy, own in by_policy.items()
     }
-    bound, worst = means.get(BOUND), means.get(WORST)
+    # With engines in roles it hands every prompt over, which is not always best: no bound for who may do otherwise.
+    bound = None if plan.prefill else means.get(BOUND)
+    worst = means.get(WORST)
     rows = []
     for policy, own in by_policy.items():
         mean = means[policy]

@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadtest.replay.compare import ratio, regret, ttft
@@ -102,3 +103,14 @@ def test_the_reports_json_has_every_policy_and_null_for_what_is_unknown() -> Non
     assert told["rows"][2]["over_bound"] == 2.0
     assert told["rows"][2]["summary"]["tpot"]["mean"] is None
     assert told["plan"]["window"]["end"] is None
+
+
+def test_in_a_pool_with_roles_the_pooled_policy_is_no_bound() -> None:
+    runs = [run("pooled", [result(0, 2.0)]), run("round-robin", [result(0, 3.0)]), run("x", [result(0, 1.0)])]
+    plan = Plan(traces=["t"], policies=["pooled", "round-robin", "x"])
+    for prefill, known in ((0, True), (1, False)):
+        report = make_report(msgspec.structs.replace(plan, prefill=prefill, decode=prefill), "t", runs, "round-robin")
+        for row in report.rows:
+            assert (row.over_bound is not None) == (row.regret is not None) == known
+            assert row.ttft_ratio is not None
+            assert known or row.hit_of_bound is None
