@@ -78,7 +78,9 @@ def replay(
         raise ConfigError("there is nothing to replay: name a trace, or a study with --study")
     outputs.check(json, html, files_read(traces, policy or (), engine_profile or ()))
     objectives, moved = slos(slo or ("2,0.05",)), hand_off(transfer)
-    names = list(CATALOGUE) if policy == ["all"] else policy or (_UNDER_LAWS if scaling else _POLICIES)
+    names = policy or (_UNDER_LAWS if scaling else _POLICIES)
+    if not scaling:
+        names = [each for name in names for each in (CATALOGUE if name == "all" else (name,))]
     plan = Plan(
         traces=[str(path) for path in traces],
         policies=list(dict.fromkeys(names)),

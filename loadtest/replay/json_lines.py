@@ -95,6 +95,11 @@ class _Taken:
 
     def _request(self, number: int, line: Line) -> None:
         if line.timestamp is None or line.input_length is None or line.output_length is None:
+            if line.outcome is not None:
+                raise InputError(
+                    f"{self._path}, line {number}: this looks like a piece of a request log: put before its first line "
+                    'the one of the whole log that begins with {"kvrouter_request_log", the last one above the piece'
+                )
             raise InputError(f"{self._path}, line {number}: a request needs timestamp, input_length and output_length")
         check(self._path, number, line)
         base = self._bases.get(line.writer, 0)

@@ -34,6 +34,8 @@ class Line(msgspec.Struct, frozen=True):
     block_size: int | None = None
     writer: str | None = None
     """Of a log that several processes write: who numbered the blocks."""
+    outcome: str | None = None
+    """Of a log alone: how the request ended."""
     left_out: int | None = None
     """On a line of its own: so many requests could not be written."""
 

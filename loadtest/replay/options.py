@@ -26,7 +26,7 @@ Policy = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME|FILE",
-        help="What to compare; [b]all[/b], or one or more names: "
+        help="What to compare; [b]all[/b] of these, or by name: "
         + ", ".join(CATALOGUE)
         + "; a kvrouter or EndpointPickerConfig YAML; NAME@SECONDS sets the age of its metrics. May be repeated.",
     ),

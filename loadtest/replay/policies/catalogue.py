@@ -78,7 +78,7 @@ def find(name: str) -> Contestant:
             seconds = float(age)
         except ValueError:
             seconds = -1.0
-        if not 0.0 <= seconds < 3600.0:
+        if not 0.0 <= seconds <= 3600.0:
             raise ConfigError(f"--policy: {name}: {age!r} is no age of 0 to 3600 s: write something like {plain}@1")
         return msgspec.structs.replace(find(plain), name=name, metrics_age_s=seconds)
     if name in CATALOGUE:

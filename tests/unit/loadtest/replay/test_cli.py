@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.replay.policies.catalogue import CATALOGUE
 from loadtest.traces import generate, write_trace
 from router.cli import run
 
@@ -119,6 +120,8 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
     ("flags", "sentence"),
     [
         (["--policy", "nosuch"], "no policy 'nosuch'"),
+        (["--policy", "all", "--policy", "nope"], "no policy 'nope'"),
+        (["--policy", "all", "--scaling", "static"], "no policy 'all'"),
         (["--policy", "default,lmetric"], "no policy 'default,lmetric': give --policy once for each"),
         (["synthetic:chaos"], "synthetic:chaos: there is no such workload"),
         (["day:shift"], "day:shift: days are for fleets that grow and shrink: give --scaling too"),
@@ -260,6 +263,16 @@ def test_requests_that_failed_are_counted_by_why_and_nothing_is_called_nan(
     for text in (told, page.read_text()):
         assert not re.search(r"\bnan\b", text)
     assert "cut off, the engine died" in page.read_text()
+
+
+def test_all_policies_are_compared_with_one_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, mine = tmp_path / "t.csv", tmp_path / "mine.yaml"
+    path.write_text("arrival_s,input_length,output_length\n0,100,5\n1,100,5\n")
+    mine.write_text("scheduling: {}\n")
+    command = ["replay", str(path), "--policy", str(mine), "--policy", "all", "--json", "-"]
+    assert run(command) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["policy"] for row in rows] == [str(mine), *CATALOGUE]
 
 
 def test_windows_are_shown_of_one_policy_too(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

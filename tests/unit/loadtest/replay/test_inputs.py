@@ -113,6 +113,10 @@ def test_the_routers_own_log_is_replayed_as_it_was_written(tmp_path: Path) -> No
     [
         ("", "is empty"),
         ("{}\n", "line 1: a request needs timestamp"),
+        (
+            '{"timestamp": 1, "outcome": "refused"}\n',
+            r'line 1: this looks like a piece of a request log: .* begins with \{"kvrouter_request_log"',
+        ),
         ('{"timestamp": "soon"}\n', "line 1: Expected"),
         ('{"kvrouter_request_log": 9}\n', "request log version 9 is unknown"),
         ('{"kvrouter_request_log": 1, "block_size": 16}\n', "holds no request that can be replayed"),

@@ -195,3 +195,9 @@ def test_the_pooled_bound_knows_what_every_engine_has_to_do() -> None:
     assert order(PooledBound(engines), seen("a", match=5), seen("b", match=5))[0] == "b"
     engines["b"].submit(Job("y", [], 900, 1), 0.0)
     assert order(PooledBound(engines), seen("a", match=5), seen("b", match=5))[0] == "a"
+
+
+def test_metrics_may_be_an_hour_old_as_those_of_the_whole_replay() -> None:
+    assert find("llm-d@3600").metrics_age_s == 3600.0
+    with pytest.raises(ConfigError, match="'3601' is no age of 0 to 3600 s"):
+        find("llm-d@3601")
