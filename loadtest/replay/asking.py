@@ -137,6 +137,16 @@ def check_run(plan: Plan, run: Run) -> None:
         raise _nothing_counts(plan, max(result.at for result in run.results))
 
 
+def unseen(plan: Plan, runs: Sequence[Run]) -> list[str]:
+    """What came too late to make a difference to any run."""
+    last = max(result.at for run in runs for result in run.results)
+    end = max(run.ended_s for run in runs)
+    told = [
+        f"--join {at:g}: the last request came at {last:.0f} s, before that engine" for at in plan.joins if at > last
+    ]
+    return told + [f"--kill {name}@{at:g}: all was answered by {end:.0f} s" for at, name in plan.deaths if at > end]
+
+
 def _nothing_counts(plan: Plan, last_s: float) -> ConfigError:
     """`last_s`: when the last request came, in seconds of the replay."""
     until = "" if plan.window.end == float("inf") else f" --until {plan.window.end * plan.speed:g}"

@@ -84,7 +84,7 @@ def replay(
     plan = Plan(
         traces=[str(path) for path in traces],
         policies=list(dict.fromkeys(names)),
-        seeds=tuple(dict.fromkeys(seed)) if seed else tuple(range(1, seeds + 1)),
+        seeds=tuple(seed) if seed else tuple(range(1, seeds + 1)),
         engines=engines or 8,
         prefill=prefill,
         decode=decode,

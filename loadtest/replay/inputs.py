@@ -58,6 +58,12 @@ def read_workload(
             "leave out the lines whose time is wrong"
         )
     size = _block_size(path, lines, read.block_size, block_size)
+    seen = _lengths(lines)
+    if not read.block_size and (odd := len(seen) - _agreeing(seen, size)):
+        remarked(
+            f"{path}: {odd} of {len(seen)} prompts have another number of hash_ids than blocks of {size} tokens: "
+            "what they share is told wrongly"
+        )
     requests = _requests(_dense(lines), size, thinking=closed is True)
     if closed is False:
         requests = [msgspec.structs.replace(request, think=None) for request in requests]
@@ -74,16 +80,11 @@ def _block_size(path: Path, lines: Sequence[Line], told: int | None, asked: int 
         raise InputError(f"{path} says that its blocks have {told} tokens: leave --block-size {asked} out")
     if told:
         return told
-    seen = [(line.input_length or 0, count(line.hash_ids)) for line in lines[:2000] if line.hash_ids]
+    seen = _lengths(lines[:2000])
     if not seen:
         return asked or _DEFAULT_BLOCK_SIZE
-
-    def agreeing(size: int) -> int:
-        # A last partial block is counted or not.
-        return sum(1 for tokens, ids in seen if ids in (tokens // size, -(-tokens // size)))
-
-    likely = max(BLOCK_SIZES, key=agreeing)
-    if agreeing(asked or likely) * 2 >= len(seen):
+    likely = max(BLOCK_SIZES, key=lambda size: _agreeing(seen, size))
+    if _agreeing(seen, asked or likely) * 2 >= len(seen):
         return asked or likely
     if asked:
         tokens, ids = max(seen)
@@ -95,6 +96,16 @@ def _block_size(path: Path, lines: Sequence[Line], told: int | None, asked: int 
         f"{path}: input_length and the number of hash_ids agree with no usual block size on most lines: "
         "give the size that ids were made with as --block-size"
     )
+
+
+def _lengths(lines: Sequence[Line]) -> list[tuple[int, int]]:
+    """(tokens, ids) of the prompts that have ids."""
+    return [(line.input_length or 0, count(line.hash_ids)) for line in lines if line.hash_ids]
+
+
+def _agreeing(seen: Sequence[tuple[int, int]], size: int) -> int:
+    """Prompts with as many ids as blocks of `size` tokens; a last partial block is counted or not."""
+    return sum(1 for tokens, ids in seen if ids in (tokens // size, -(-tokens // size)))
 
 
 def _text(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from loadtest.replay.lines import InputError, Line, Read, check, end, moved
+from loadtest.replay.words import how_many
 
 LOG_VERSION = 1
 
@@ -115,9 +116,11 @@ class _Taken:
             remarks.append(f"line {places} was cut off in the middle, as by a crash or a full disk, and is left out")
         if self._uncounted:
             remarks.append(
-                f"{self._uncounted} requests whose lengths are unknown (refused, cut off, streamed without usage) "
-                "are left out"
+                f"{how_many(self._uncounted, 'request')} whose lengths are unknown (refused, cut off, streamed without "
+                f"usage) {'is' if self._uncounted == 1 else 'are'} left out"
             )
         if self._left_out:
-            remarks.append(f"the router could not write {self._left_out} requests: they are missing")
+            remarks.append(
+                f"the router could not write {how_many(self._left_out, 'request')}: what is missing is not replayed"
+            )
         return Read(self._lines, self._told or None, tuple(f"{self._path}: {remark}" for remark in remarks))

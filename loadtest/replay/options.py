@@ -135,6 +135,7 @@ _NOT_OF_SCALING = frozenset(
     ("engines", "seeds", "baseline", "begin", "until", "kv_scale", "slow", "kill", "join", "windows", "window_size")
 )
 _OF_SCALING_ALONE = frozenset(("startup", "preempt"))
+_NAMED_ONCE = ("policy", "seed", "slo", "scaling")
 _ONCE_IN_SCALING = ("policy", "engine_profile", "seed", "slo")
 
 
@@ -171,6 +172,14 @@ def check_given(context: typer.Context) -> None:
     else:
         for name in flags.keys() & _OF_SCALING_ALONE:
             raise ConfigError(f"{flags[name]} says how fleets grow: give --scaling too, or leave it out")
+    for name in flags.keys() & set(_NAMED_ONCE):
+        for value in values[name]:
+            if values[name].count(value) > 1:
+                raise ConfigError(f"{flags[name]} {value} is given twice: leave it out once")
+    if "transfer" in flags and not values["prefill"]:
+        raise ConfigError("--transfer is the time of a hand-off: give --prefill and --decode too, or leave it out")
+    if {"event_lag", "approximate"} <= flags.keys():
+        raise ConfigError("--event-lag says how late KV events come, and with --approximate none do: leave one out")
     if {"seed", "seeds"} <= flags.keys():
         raise ConfigError("--seed and --seeds exclude each other: name the seeds, or say how many")
     if "engines" in flags and (values["prefill"] or values["decode"]):

@@ -94,6 +94,8 @@ def _read(trace: str, plan: Plan, remarked: Callable[[str], None]) -> Workload:
         raise ConfigError(
             f"{trace}: there is no such workload: it is one of {', '.join(_SYNTHETIC + k for k in KINDS)}"
         )
+    if plan.block_size is not None:
+        raise ConfigError(f"--block-size: {trace} has its own, leave it out")
     return make(kind)
 
 

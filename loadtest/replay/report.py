@@ -11,6 +11,8 @@ import msgspec
 from loadtest.replay.compare import Ratio, e2e, ratio, regret, ttft
 from loadtest.replay.plan import Plan
 from loadtest.replay.results import Run, Spread, Summary, summarize
+from loadtest.replay.words import how_many
+from loadtest.replay.workload import Workload
 from router.observability.events import Outcome
 
 BOUND, WORST = "pooled", "round-robin"
@@ -54,7 +56,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
-def make_report(plan: Plan, title: str, runs: Sequence[Run], base: str) -> Report:
+def make_report(plan: Plan, workload: Workload, runs: Sequence[Run], base: str) -> Report:
     """`base`: the policy that the others are compared with."""
     by_policy = {policy: [run for run in runs if run.policy == policy] for policy in plan.policies}
     means = {
@@ -78,8 +80,8 @@ def make_report(plan: Plan, title: str, runs: Sequence[Run], base: str) -> Repor
             )
         )
     return Report(
-        title=title,
-        situation=_situation(plan, runs, rows[0].summary.requests),
+        title=workload.name,
+        situation=_situation(plan, workload.block_size, runs, rows[0].summary.requests),
         requests=len(runs[0].results),
         base=base,
         rows=rows,
@@ -87,17 +89,19 @@ def make_report(plan: Plan, title: str, runs: Sequence[Run], base: str) -> Repor
     )
 
 
-def _situation(plan: Plan, runs: Sequence[Run], counting: int) -> str:
+def _situation(plan: Plan, block_size: int, runs: Sequence[Run], counting: int) -> str:
     results = runs[0].results
     span_s = max(result.at for result in results) - min(result.at for result in results)
-    told = f"{len(results)} requests in {span_s:.4g} s"
+    told = f"{how_many(len(results), 'request')} in {span_s:.4g} s"
     if plan.speed != 1.0:
         told += f" ({plan.speed:g} times the trace's rate)"
     if counting != len(results):
         told += f", of which {counting} count"
-    engines = f"{plan.prefill} prefill and {plan.decode} decode engines" if plan.prefill else f"{plan.engines} engines"
-    seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
-    return f"{told}; {engines} of {', '.join(plan.profiles)}; {seeds}"
+    engines = how_many(plan.engines, "engine")
+    if plan.prefill:
+        engines = f"{plan.prefill} prefill and {how_many(plan.decode, 'decode engine')}"
+    blocks = f"blocks of {how_many(block_size, 'token')}"
+    return f"{told}; {engines} of {', '.join(plan.profiles)}; {blocks}; {how_many(len(plan.seeds), 'seed')}"
 
 
 def as_json(report: Report) -> bytes:

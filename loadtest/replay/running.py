@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from loadtest.replay.asking import check_plan, check_run, check_workload
+from loadtest.replay.asking import check_plan, check_run, check_workload, unseen
 from loadtest.replay.page import chart_maker, page
 from loadtest.replay.plan import Plan, load, run_all
 from loadtest.replay.policies.catalogue import find
@@ -51,7 +51,9 @@ def compare(plan: Plan, baseline: str | None, out: Outputs, jobs: int) -> int:
     runs = _run(plan, workload, jobs)
     for run in runs:
         check_run(plan, run)
-    report = make_report(plan, workload.name, runs, baseline or plan.policies[0])
+    for remark in unseen(plan, runs):
+        outputs.remark(remark)
+    report = make_report(plan, workload, runs, baseline or plan.policies[0])
     if not out.to_pipe:
         show(report, _console())
     out.give_json(as_json(report))

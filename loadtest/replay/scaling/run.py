@@ -74,6 +74,8 @@ def read(scaling: Scaling, remarked: Callable[[str], None] = lambda _: None) -> 
         return seeded(workload, scaling.plan, scaling.plan.seeds[0]), frozenset()
     if len(traces) > 1:
         raise ConfigError(f"{DAY}{days[0]} is replayed alone: leave the other traces out")
+    if scaling.plan.block_size is not None:
+        raise ConfigError(f"--block-size: {DAY}{days[0]} has its own, leave it out")
     return make_day(days[0], scaling.plan.seeds[0])
 
 

@@ -120,12 +120,17 @@ def test_conditions_are_taken(trace: Path, capsys: pytest.CaptureFixture[str]) -
     ("flags", "sentence"),
     [
         (["--policy", "nosuch"], "no policy 'nosuch'"),
+        (["--policy", "random", "--policy", "random"], "--policy random is given twice"),
+        (["--seed", "3", "--seed", "4", "--seed", "3"], "--seed 3 is given twice"),
+        (["--slo", "1,1", "--slo", "1,1"], "--slo 1,1 is given twice"),
+        (["--transfer", "9,9"], "--transfer is the time of a hand-off: give --prefill and --decode too"),
+        (["--event-lag", "1", "--approximate"], "--event-lag says how late KV events come, and with --approximate"),
         (["--policy", "all", "--policy", "nope"], "no policy 'nope'"),
         (["--policy", "all", "--scaling", "static"], "no policy 'all'"),
         (["--policy", "default,lmetric"], "no policy 'default,lmetric': give --policy once for each"),
         (["synthetic:chaos"], "synthetic:chaos: there is no such workload"),
         (["day:shift"], "day:shift: days are for fleets that grow and shrink: give --scaling too"),
-        (["--transfer", "5"], "--transfer 5: write it like 5,5"),
+        (["--prefill", "1", "--decode", "1", "--transfer", "5"], "--transfer 5: write it like 5,5"),
         (["--baseline", "llm-d", "--policy", "random"], "--baseline llm-d is not replayed"),
         (["--prefill", "2"], "--prefill and --decode go together"),
         (["--engines", "2", "--prefill", "1", "--decode", "1"], "--engines and --prefill with --decode exclude each"),
@@ -212,6 +217,23 @@ def test_a_page_is_made_of_two_requests_that_took_almost_the_same_time(tmp_path:
     assert "</html>" in page.read_text()
 
 
+@pytest.mark.parametrize("made", [["synthetic:agents"], ["day:steady", "--scaling", "static"]])
+def test_what_is_made_here_has_its_own_block_size(made: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", *made, "--block-size", "16"]) == 2
+    assert f"--block-size: {made[0]} has its own, leave it out" in capsys.readouterr().err
+
+
+def test_what_came_too_late_to_make_a_difference_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_length,output_length\n0,100,5\n10,100,5\n")
+    command = ["replay", str(path), "--policy", "default", "--no-jitter"]
+    assert run([*command, "--kill", "e0@500", "--join", "600", "--kill", "e1@5", "--join", "6"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "kvrouter: --join 600: the last request came at 10 s, before that engine",
+        "kvrouter: --kill e0@500: all was answered by 10 s",
+    ]
+
+
 def test_a_fleet_is_not_scaled_through_months_without_a_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,7 +266,7 @@ def test_from_and_until_are_seconds_of_the_trace_whatever_the_speed(
         report = json.loads(capsys.readouterr().out)
         assert report["rows"][0]["summary"]["requests"] == 30
         assert report["situation"].startswith(f"100 requests in {99 / float(speed):.4g} s")
-        assert report["situation"].endswith(", of which 30 count; 8 engines of 70b-tp4; 1 seed")
+        assert report["situation"].endswith(", of which 30 count; 8 engines of 70b-tp4; blocks of 512 tokens; 1 seed")
 
 
 def test_requests_that_failed_are_counted_by_why_and_nothing_is_called_nan(

@@ -120,7 +120,7 @@ def test_the_routers_own_log_is_replayed_as_it_was_written(tmp_path: Path) -> No
         ('{"timestamp": "soon"}\n', "line 1: Expected"),
         ('{"kvrouter_request_log": 9}\n', "request log version 9 is unknown"),
         ('{"kvrouter_request_log": 1, "block_size": 16}\n', "holds no request that can be replayed"),
-        ('{"kvrouter_request_log": 1}\n{"timestamp": 1}\n', r"1 requests whose lengths are unknown .* are left out\)"),
+        ('{"kvrouter_request_log": 1}\n{"timestamp": 1}\n', r"1 request whose lengths are unknown .* is left out\)"),
         ('{"timestamp": 0, "inp', "line 1: Input data was truncated: mend the line"),
         ('{"kvrouter_request_log": 1}\n{"timestamp": 0, "inp\n', "line 2: .*: mend the line"),
         (
@@ -168,6 +168,19 @@ def test_columns_stand_in_any_order_and_whole_numbers_may_have_a_point(tmp_path:
     assert [(r.prompt, r.output) for r in read_workload(path).requests] == [(1024, 7), (9, 3)]
 
 
+def test_prompts_whose_ids_do_not_fit_the_block_size_are_counted(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = write(tmp_path / "t.jsonl", *[line(n, 1024, [[0, 2 if n < 6 else 8]]) for n in range(10)])
+    assert read_workload(path, remarked=told.append).block_size == 512
+    assert told == [
+        f"{path}: 4 of 10 prompts have another number of hash_ids than blocks of 512 tokens: "
+        "what they share is told wrongly"
+    ]
+    told.clear()
+    read_workload(write(path, *[line(n, 1024, [[0, 2]]) for n in range(10)]), remarked=told.append)
+    assert not told
+
+
 HEAD = '{"kvrouter_request_log": 1, "block_size": 16}\n'
 GOOD = json.dumps(line(0, 40, [[0, 2]])) + "\n"
 CUT = GOOD[:30]
@@ -206,8 +219,8 @@ def test_requests_that_the_log_lacks_are_told_of(tmp_path: Path) -> None:
         HEAD + GOOD + '{"left_out": 3}\n' + GOOD + '{"left_out": 4}\n{"timestamp": 9, "outcome": "refused"}\n'
     )
     assert len(read_workload(path, remarked=told.append).requests) == 2
-    assert told[0].startswith(f"{path}: 1 requests whose lengths are unknown")
-    assert told[1] == f"{path}: the router could not write 7 requests: they are missing"
+    assert told[0].startswith(f"{path}: 1 request whose lengths are unknown")
+    assert told[1] == f"{path}: the router could not write 7 requests: what is missing is not replayed"
 
 
 def test_several_writers_of_one_log_count_their_blocks_apart(tmp_path: Path) -> None:

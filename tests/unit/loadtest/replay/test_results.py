@@ -11,7 +11,10 @@ from loadtest.replay.compare import ratio, regret, ttft
 from loadtest.replay.plan import Plan
 from loadtest.replay.report import as_json, make_report
 from loadtest.replay.results import Result, Run, Share, Slo, Spread, Window, summarize
+from loadtest.replay.workload import Workload
 from router.observability.events import Outcome
+
+WORKLOAD = Workload(name="t", block_size=512, requests=())
 
 
 def result(number: int, ttft_s: float | None, **more: Any) -> Result:
@@ -97,7 +100,7 @@ def test_regret_is_the_share_of_what_round_robin_loses_to_the_bound() -> None:
 def test_the_reports_json_has_every_policy_and_null_for_what_is_unknown() -> None:
     runs = [run("pooled", [result(0, 1.0)]), run("round-robin", [result(0, 3.0)]), run("x", [result(0, 2.0, output=1)])]
     plan = Plan(traces=["t"], policies=["pooled", "round-robin", "x"])
-    told = json.loads(as_json(make_report(plan, "t", runs, "round-robin")))
+    told = json.loads(as_json(make_report(plan, WORKLOAD, runs, "round-robin")))
     assert [row["policy"] for row in told["rows"]] == ["pooled", "round-robin", "x"]
     assert [row["regret"] for row in told["rows"]] == [0.0, 1.0, 0.5]
     assert told["rows"][2]["over_bound"] == 2.0
@@ -109,8 +112,19 @@ def test_in_a_pool_with_roles_the_pooled_policy_is_no_bound() -> None:
     runs = [run("pooled", [result(0, 2.0)]), run("round-robin", [result(0, 3.0)]), run("x", [result(0, 1.0)])]
     plan = Plan(traces=["t"], policies=["pooled", "round-robin", "x"])
     for prefill, known in ((0, True), (1, False)):
-        report = make_report(msgspec.structs.replace(plan, prefill=prefill, decode=prefill), "t", runs, "round-robin")
+        report = make_report(
+            msgspec.structs.replace(plan, prefill=prefill, decode=prefill), WORKLOAD, runs, "round-robin"
+        )
         for row in report.rows:
             assert (row.over_bound is not None) == (row.regret is not None) == known
             assert row.ttft_ratio is not None
             assert known or row.hit_of_bound is None
+
+
+def test_the_situation_is_told_in_the_right_number() -> None:
+    for engines, seeds, told in ((1, (1,), "1 engine of"), (2, (1, 2), "2 engines of")):
+        plan = Plan(traces=["t"], policies=["x"], engines=engines, seeds=seeds)
+        report = make_report(plan, WORKLOAD, [run("x", [result(0, 1.0)], seed) for seed in seeds], "x")
+        assert report.situation.startswith("1 request in 0 s; " + told)
+        assert "; blocks of 512 tokens; " in report.situation
+        assert report.situation.endswith(" 1 seed" if engines == 1 else " 2 seeds")
