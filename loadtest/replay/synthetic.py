@@ -1,6 +1,6 @@
 """Workloads made here, for whoever has no trace and for what no trace shows in pure form. PURE.
 
-Ten minutes each, the same every time; rates suit eight engines of 70b-tp4, `--speed` scales them.
+Ten minutes each (long-agents: twenty), the same every time; rates suit eight engines of 70b-tp4, `--speed` scales them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class _Blocks:
         return list(range(first, self._next))
 
 
-def _arrivals(rng: random.Random, rate: float) -> Iterator[float]:
+def _arrivals(rng: random.Random, rate: float, seconds: float = _SECONDS) -> Iterator[float]:
     at = rng.expovariate(rate)
-    while at < _SECONDS:
+    while at < seconds:
         yield at
         at += rng.expovariate(rate)
 
@@ -87,18 +87,40 @@ def _agents(rng: random.Random, blocks: _Blocks) -> Iterator[Request]:
             held += blocks.take(output // BLOCK + rng.randint(1, 8))
 
 
+def _long_agents(rng: random.Random, blocks: _Blocks) -> Iterator[Request]:
+    """Coding agents: long contexts that are asked for again after seconds or minutes."""
+    tools = [blocks.take(rng.randint(30, 100)) for _ in range(4)]
+    for session, begins in enumerate(_arrivals(rng, 0.16, 2 * _SECONDS)):
+        held = [*rng.choice(tools), *blocks.take(rng.randint(62, 390))]
+        for turn in range(1 + int(rng.expovariate(0.05))):
+            if len(held) * BLOCK > 120_000:
+                break
+            output = _output(rng, 150)
+            yield Request(
+                number=0,
+                at=begins,
+                prompt=len(held) * BLOCK + rng.randrange(1, BLOCK),
+                output=output,
+                blocks=list(held),
+                session=session,
+                think=min(12.0 * rng.lognormvariate(0.0, 1.2), 120.0) if turn else None,
+            )
+            held += blocks.take(output // BLOCK + max(1, int(rng.expovariate(BLOCK / 800))))
+
+
 KINDS: Mapping[str, Callable[[random.Random, _Blocks], Iterator[Request]]] = MappingProxyType(
     {
         "agents": _agents,
         "hot-document": _hot_document,
+        "long-agents": _long_agents,
         "mixed": _mixed,
         "shared-prompt": _shared_prompt,
         "unique": _unique,
     }
 )
 """agents: growing conversations over six tool prompts, in a closed loop; hot-document: half of all ask about one long
-document; mixed: long prompts with short answers beside short ones with long answers; shared-prompt: one system prompt
-before everything; unique: nothing is shared."""
+document; long-agents: coding agents with long contexts; mixed: long prompts with short answers beside short ones with
+long answers; shared-prompt: one system prompt before everything; unique: nothing is shared."""
 
 
 def make(kind: str) -> Workload:
