@@ -5,59 +5,47 @@ from __future__ import annotations
 import math
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from loadtest.replay.compare import Ratio
 from loadtest.replay.report import Report, Row, failure
 from loadtest.replay.results import Spread
+from loadtest.replay.tables import print_table
 
 
 def show(report: Report, console: Console) -> None:
     console.print(Text.assemble((report.title, "bold"), f": {report.situation}"))
-    console.print(_times(report))
-    console.print(_work(report))
+    _times(report, console)
+    _work(report, console)
     if any(row.summary.failed for row in report.rows):
-        console.print(_failures(report))
+        _failures(report, console)
     if any(len(row.summary.reasons) > 1 for row in report.rows):
-        console.print(_reasons(report))
+        _reasons(report, console)
     if len(report.rows) > 1 or report.plan.outlooks:
-        console.print(_comparison(report))
+        _comparison(report, console)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _times(report: Report) -> Table:
-    table = _table(
-        "\nmean / p50 / p90 / p99",
-        "TTFT s",
-        "TPOT ms",
-        "E2E s",
-        *(f"goodput {slo}" for slo in report.plan.slos),
-        "failed",
-    )
-    for row in report.rows:
-        summary = row.summary
-        table.add_row(
+def _times(report: Report, console: Console) -> None:
+    goodputs = [f"goodput {slo}" for slo in report.plan.slos]
+    rows = [
+        (
             row.policy,
-            _spread(summary.ttft, 1.0, 2),
-            _spread(summary.tpot, 1000.0, 1),
-            _spread(summary.e2e, 1.0, 2),
-            *(f"{100 * share:.1f} %" for share in summary.goodput),
-            str(summary.failed),
+            _spread(row.summary.ttft, 1.0, 2),
+            _spread(row.summary.tpot, 1000.0, 1),
+            _spread(row.summary.e2e, 1.0, 2),
+            *(f"{100 * share:.1f} %" for share in row.summary.goodput),
+            str(row.summary.failed),
         )
-    return table
+        for row in report.rows
+    ]
+    print_table(
+        console, "\nmean / p50 / p90 / p99", ("policy", "TTFT s", "TPOT ms", "E2E s", *goodputs, "failed"), rows
+    )
 
 
-def _work(report: Report) -> Table:
-    table = _table(
-        "\nwork",
+def _work(report: Report, console: Console) -> None:
+    head = (
+        "policy",
         "hit rate",
         "of pooled",
         "prefilled Mtok",
@@ -68,50 +56,41 @@ def _work(report: Report) -> Table:
         "decisions/s",
         "requests / CPU s",
     )
+    rows = []
     for row in report.rows:
         summary = row.summary
-        table.add_row(
-            row.policy,
-            f"{100 * summary.hit_rate:.1f} %",
-            _number(row.hit_of_bound),
-            f"{summary.prefilled / 1e6:.2f}",
-            f"{summary.load_spread:.2f}",
-            f"{summary.busy_spread:.2f}",
-            str(summary.preempted),
-            "-" if summary.prediction_error is None else f"{100 * summary.prediction_error:.0f} %",
-            f"{summary.decisions_per_s:,.0f}",
-            f"{summary.requests_per_s:,.0f}",
+        rows.append(
+            (
+                row.policy,
+                f"{100 * summary.hit_rate:.1f} %",
+                _number(row.hit_of_bound),
+                f"{summary.prefilled / 1e6:.2f}",
+                f"{summary.load_spread:.2f}",
+                f"{summary.busy_spread:.2f}",
+                str(summary.preempted),
+                "-" if summary.prediction_error is None else f"{100 * summary.prediction_error:.0f} %",
+                f"{summary.decisions_per_s:,.0f}",
+                f"{summary.requests_per_s:,.0f}",
+            )
         )
-    return table
+    print_table(console, "\nwork", head, rows)
 
 
-def _failures(report: Report) -> Table:
+def _failures(report: Report, console: Console) -> None:
     names = sorted({name for row in report.rows for name in row.summary.failures})
-    table = _table("\nfailed requests, all seeds, by why", *map(failure, names))
-    for row in report.rows:
-        table.add_row(row.policy, *(str(row.summary.failures.get(name, 0)) for name in names))
-    return table
+    rows = [(row.policy, *(str(row.summary.failures.get(name, 0)) for name in names)) for row in report.rows]
+    print_table(console, "\nfailed requests, all seeds, by why", ("policy", *map(failure, names)), rows)
 
 
-def _reasons(report: Report) -> Table:
+def _reasons(report: Report, console: Console) -> None:
     names = sorted({reason for row in report.rows for reason in row.summary.reasons})
-    table = _table("\ndecisions by reason", *names)
-    for row in report.rows:
-        table.add_row(row.policy, *(str(row.summary.reasons.get(name, 0)) for name in names))
-    return table
+    rows = [(row.policy, *(str(row.summary.reasons.get(name, 0)) for name in names)) for row in report.rows]
+    print_table(console, "\ndecisions by reason", ("policy", *names), rows)
 
 
-def _comparison(report: Report) -> Table:
-    table = _table(
-        f"\nagainst {report.base}, paired, with 95 % interval",
-        "mean TTFT",
-        "mean E2E",
-        "TTFT / pooled",
-        "regret",
-        "/ clairvoyant",
-    )
-    for row in sorted(report.rows, key=_by_ttft):
-        table.add_row(
+def _comparison(report: Report, console: Console) -> None:
+    rows = [
+        (
             row.policy,
             _ratio(row.ttft_ratio),
             _ratio(row.e2e_ratio),
@@ -119,7 +98,10 @@ def _comparison(report: Report) -> Table:
             _number(row.regret),
             _number(row.summary.over_clairvoyant),
         )
-    return table
+        for row in sorted(report.rows, key=_by_ttft)
+    ]
+    title = f"\nagainst {report.base}, paired, with 95 % interval"
+    print_table(console, title, ("policy", "mean TTFT", "mean E2E", "TTFT / pooled", "regret", "/ clairvoyant"), rows)
 
 
 def _by_ttft(row: Row) -> float:

@@ -8,9 +8,9 @@ from importlib import resources
 import msgspec
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console
-from rich.table import Table
 
 from loadtest.replay.scaling.run import Outcome, Scaling
+from loadtest.replay.tables import print_table
 from router.errors import ConfigError
 
 Charts = Callable[[Sequence[Outcome]], list[str]]
@@ -35,25 +35,25 @@ def show(scaling: Scaling, outcomes: Sequence[Outcome], console: Console) -> Non
     slo = scaling.plan.slos[0]
     form = "disaggregated" if scaling.disaggregated else "aggregated"
     title = f"{' + '.join(scaling.plan.traces)}, {form}, {scaling.startup_s:g} s to start, objective {slo}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("law", no_wrap=True)
-    for column in ("attained", "TTFT", "TPOT", "engine-hours", "/ bound", "changes", "peak", "held", "failed"):
-        table.add_column(column, justify="right", no_wrap=True)
+    head = ("law", "attained", "TTFT", "TPOT", "engine-hours", "/ bound", "changes", "peak", "held", "failed")
+    body = []
     for row in rows(outcomes):
         o = row.outcome
-        table.add_row(
-            o.law,
-            f"{o.attained:.2%}",
-            f"{o.ttft_met:.2%}",
-            f"{o.tpot_met:.2%}",
-            f"{o.engine_hours:.2f}",
-            "-" if row.over_bound is None else f"{row.over_bound:.2f}",
-            str(o.actions),
-            str(o.peak),
-            str(o.most_held),
-            str(o.failed),
+        body.append(
+            (
+                o.law,
+                f"{o.attained:.2%}",
+                f"{o.ttft_met:.2%}",
+                f"{o.tpot_met:.2%}",
+                f"{o.engine_hours:.2f}",
+                "-" if row.over_bound is None else f"{row.over_bound:.2f}",
+                str(o.actions),
+                str(o.peak),
+                str(o.most_held),
+                str(o.failed),
+            )
         )
-    console.print(table)
+    print_table(console, title, head, body)
 
 
 def as_json(scaling: Scaling, outcomes: Sequence[Outcome]) -> bytes:
