@@ -68,12 +68,20 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """Asked for, not serving yet, and not overdue."""
     hung: Mapping[Key, int] = {}
     """Asked for long ago: not counted on, and not asked for a second time without end."""
+    silent: Mapping[Key, int] = {}
+    """In the pool and not answering: not counted on, and not given up."""
 
     @property
     def present(self) -> dict[Key, int]:
         """What can be counted on soon."""
         keys = [*self.ready, *self.starting]
         return {key: self.ready.get(key, 0) + self.starting.get(key, 0) for key in keys}
+
+    @property
+    def there(self) -> dict[Key, int]:
+        """What is in the pool or on its way, answering or not."""
+        present = self.present
+        return {key: present.get(key, 0) + self.silent.get(key, 0) for key in {**present, **self.silent}}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +134,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence."""
     desired: Mapping[Key, int] = {}
     present: Mapping[Key, int] = {}
+    silent: Mapping[Key, int] = {}
+    """Engines beside these that do not answer."""
     form: str = "aggregated"
     binding: str = "minimum"
     """What keeps it from being less: ttft, tpot, kv, stability, batch, failure, minimum, maximum or quota."""

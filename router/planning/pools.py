@@ -82,19 +82,21 @@ class Pools:
         return list(self._strangers)
 
     def fleet(self, pool: str, states: Sequence[EndpointState], starting: Sequence[Starting]) -> Fleet:
-        """Draining endpoints and those that are down are not counted on."""
+        """Those that are down are not counted on but there; draining ones are about to go."""
         ready: dict[Key, int] = {}
+        silent: dict[Key, int] = {}
         for state in states:
-            if self.where(state) == pool and state.health in (Health.HEALTHY, Health.UNKNOWN):
+            if self.where(state) == pool and state.health is not Health.DRAINING:
+                of = silent if state.health is Health.UNHEALTHY else ready
                 key = (state.endpoint.role, self.variant_of(state))
-                ready[key] = ready.get(key, 0) + 1
+                of[key] = of.get(key, 0) + 1
         counts: tuple[dict[Key, int], dict[Key, int]] = ({}, {})
         for engine in starting:
             # What was asked for before its model was known is taken for this pool's.
             if engine.pool in (pool, DEFAULT):
                 of = counts[engine.overdue]
                 of[engine.key] = of.get(engine.key, 0) + 1
-        return Fleet(ready=ready, starting=counts[0], hung=counts[1])
+        return Fleet(ready=ready, starting=counts[0], hung=counts[1], silent=silent)
 
     def engines(self, states: Sequence[EndpointState]) -> dict[str, tuple[Key, float | None]]:
         """Healthy endpoints: id -> role and variant, and when its process began."""

@@ -1,7 +1,8 @@
 """Planning: the task that asks the solver every few seconds, keeps the last plans, and has them carried out.
 
 Fails safe. A solver that gives nothing in time leaves the last plans in force; metrics of engines that are too old make
-a pool's demand unknown, which holds what is there; an actuator that fails is tried again with the next plan.
+a pool's demand unknown, and so do engines of which none answers, which holds what is there; an actuator that fails is
+tried again with the next plan.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from router.capacity.traffic import Traffic
 from router.capacity.variants import Variant
 from router.core import EndpointState, Inflight
 from router.planning.actuator import Actuator
+from router.planning.holding import Holding
 from router.planning.idleness import Idleness
 from router.planning.pools import DEFAULT, Pools
 from router.planning.solver import NoPlan, Solver
@@ -93,6 +95,7 @@ class Planning:
         self._clock = clock
         self._wall = wall
         self._idleness = Idleness()
+        self._holding = Holding()
         self._status = Status()
         self._actions: dict[tuple[str, str], int] = {}
         self._said: dict[str, tuple[Action, Mapping[Key, int]]] = {}
@@ -160,20 +163,22 @@ class Planning:
             self._status = msgspec.structs.replace(self._status, failures=self._status.failures + 1)
             logger.warning("no plan (%s): the last one stays in force", error)
             return
-        for view, plan in zip(views, said.plans, strict=True):
+        plans = [self._holding.held(plan, view) for view, plan in zip(views, said.plans, strict=True)]
+        for view, plan in zip(views, plans, strict=True):
             self._startups.asked(plan.pool, plan.desired, view.fleet.ready, self._clock())
             self._tell(plan)
-        for gone in self._said.keys() - {plan.pool for plan in said.plans}:
+        for gone in self._said.keys() - {plan.pool for plan in plans}:
             del self._said[gone]
+            self._holding.forget(gone)
         self._status = Status(
-            plans=said.plans,
+            plans=plans,
             made_at=self._clock(),
             took_s=said.took_s,
             failures=self._status.failures,
             actions=dict(self._actions),
             startup_s={(view.name, variant.name): variant.startup_s for view in views for variant in view.variants},
         )
-        for plan in said.plans:
+        for plan in plans:
             try:
                 await self._actuator.apply(plan)
             except OSError as error:
@@ -216,13 +221,15 @@ class Planning:
             its = [state for state in states if self._pools.where(state) == name]
             variants = self._pools.variants(its, profiles, sure, self._startups.of)
             last = self._traffic.last_arrival(name)
+            rules, fleet = self._rules(its), self._pools.fleet(name, its, starting)
+            quiet = self._holding.silent(name, fleet, rules.least)
             found.append(
                 PoolView(
                     name=name,
                     variants=variants,
-                    rules=self._rules(its),
-                    demand=self._demand(name, its, variants),
-                    fleet=self._pools.fleet(name, its, starting),
+                    rules=rules,
+                    demand=None if quiet else self._demand(name, its, variants),
+                    fleet=fleet,
                     idle_s=self._idleness.of(name, self._clock(), None if last is None else self._wall() - last),
                     record=self._misses.record(name, self._wall(), self._options.rules.budget_s),
                 )

@@ -19,7 +19,7 @@ from router.planning.messages import Said
 from router.planning.pools import Pools
 from router.planning.service import Planning, PlanningOptions
 from router.planning.solver import NoPlan, Solver
-from router.planning.view import described
+from router.planning.view import PlanMetrics, described
 from router.planning.wake import Wake
 from tests.support.planning import variant
 
@@ -249,3 +249,106 @@ async def test_an_unknown_variant_is_warned_of_once_and_published_by_its_name(ca
         await world.planning.cycle()
     assert len([record for record in caplog.records if "variant odd" in record.getMessage()]) == 1
     assert world.hand.plans[-1].present == {(Role.BOTH, "odd"): 1}
+
+
+def silence(world: World, *names: str) -> None:
+    """These do not answer probes any more; all others do."""
+    world.states = [
+        msgspec.structs.replace(state, health=Health.UNHEALTHY if state.endpoint.id in names else Health.HEALTHY)
+        for state in world.states
+    ]
+
+
+async def three(rules: Rules | None = None) -> World:
+    world = World(rules=rules)
+    for name in ("a", "b", "c"):
+        world.engine(name)
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 3
+    return world
+
+
+async def test_engines_that_all_stop_answering_are_held_for_as_long_as_they_do_not() -> None:
+    world = await three()
+    silence(world, "a", "b", "c")
+    for _ in range(40):
+        world.now += 20.0
+        await world.planning.cycle()
+    plan = world.hand.plans[-1]
+    assert {(each.reason, each.total) for each in world.hand.plans[1:]} == {("stale", 3)}
+    assert plan.present == {(Role.BOTH, "big"): 3}
+    assert "none that answers" in plan.why
+    assert plan.cost_per_hour == 3 * variant().cost_per_hour
+
+
+async def test_a_router_that_begins_while_no_engine_answers_wants_what_is_configured() -> None:
+    world = World()
+    for name in ("a", "b", "c"):
+        world.engine(name)
+    silence(world, "a", "b", "c")
+    await world.planning.cycle()
+    assert (world.hand.plans[-1].reason, world.hand.plans[-1].total) == ("stale", 3)
+
+
+async def test_an_engine_that_does_not_answer_is_not_wanted_less_and_may_be_replaced() -> None:
+    world = await three()
+    silence(world, "c")
+    await world.planning.cycle()
+    plan = world.hand.plans[-1]
+    assert (plan.total, plan.present, plan.silent) == (3, {(Role.BOTH, "big"): 2}, {(Role.BOTH, "big"): 1})
+    world.busy()
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total > 3
+
+
+async def test_an_engine_that_leaves_the_pool_is_not_held() -> None:
+    world = await three()
+    world.states.pop()
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 2
+
+
+async def test_an_engine_that_the_planner_let_go_is_not_held_when_it_stops_answering() -> None:
+    world = await three(Rules(stabilization_s=100.0))
+    for _ in range(8):
+        world.now += 20.0
+        world.heard()
+        await world.planning.cycle()
+    assert world.hand.plans[-1].total == 1
+    silence(world, "b", "c")
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 1
+    silence(world, "a", "b", "c")
+    await world.planning.cycle()
+    assert (world.hand.plans[-1].reason, world.hand.plans[-1].total) == ("stale", 1)
+
+
+async def test_a_pool_at_zero_whose_addresses_stay_configured_stays_at_zero_until_somebody_waits() -> None:
+    world = await three(Rules(least=0, idle_s=60.0))
+    world.now += 61.0
+    world.heard()
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 0
+    silence(world, "a", "b", "c")
+    for _ in range(3):
+        world.now += 20.0
+        await world.planning.cycle()
+        assert world.hand.plans[-1].total == 0
+    world.wake.held["m"] = 2
+    await world.planning.cycle()
+    assert world.hand.plans[-1].total == 1
+
+
+async def test_the_number_that_is_held_is_published() -> None:
+    world = await three()
+    silence(world, "a", "b", "c")
+    world.now += 100.0
+    await world.planning.cycle()
+    samples = {
+        sample.name: sample.value
+        for metric in PlanMetrics(lambda: world.planning.status, lambda: world.now).collect()
+        for sample in metric.samples
+        if sample.labels.get("variant") == "big"
+    }
+    assert samples["kvrouter_desired_replicas"] == 3
+    assert samples["kvrouter_desired_ratio"] == 1
