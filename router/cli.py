@@ -233,6 +233,7 @@ def explain(
 
 @app.command()
 def plan(
+    context: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="The router.")] = "http://127.0.0.1:8000",
     trace: Annotated[
         list[Path] | None,
@@ -266,7 +267,10 @@ def plan(
 
     console = Console()
     console = console if console.is_terminal else Console(width=200)
+    given = {name for name in context.params if _was_given(context, name)}
     if trace:
+        if "url" in given:
+            raise ConfigError(f"{url} and --trace: a plan is a running router's or a recorded day's, so leave one out")
         plan_call.offline(
             plan_call.Offline(
                 traces=[str(path) for path in trace],
@@ -284,9 +288,13 @@ def plan(
             ),
             console,
         )
-    elif html is not None:
-        raise ConfigError("--html draws a recorded day: name one with --trace")
     else:
+        for option in context.command.params:
+            if option.name in given - {"url", "json"}:
+                raise ConfigError(
+                    f"{option.opts[0]} is for a recorded day, and a running router has its own settings: "
+                    "name a day with --trace, or leave it out"
+                )
         plan_call.live(url, json, console)
 
 
@@ -359,6 +367,12 @@ def own_version() -> str:
         return version("kvrouter")
     except PackageNotFoundError:
         return "0+unknown"
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter was written on the command line, though it may have its default's value."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _check(settings: Settings) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from router.core import Role
 from router.errors import ConfigError
 
 _ALTERNATIVES = 6
+_MOST_SLICES = 50_000
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +108,7 @@ def report(asked: Asked) -> Report:
         raise ConfigError(f"--slice {asked.slice_s:g}: give a number of seconds, like 900")
     _check(asked)
     workload = _workload(asked.traces, asked.block_size)
+    _bounded(workload, asked.slice_s)
     found = needs(workload, asked.variants, _rules(asked), asked.slice_s, asked.quotas)
     alone = []
     if len(asked.variants) > 1:
@@ -152,6 +155,18 @@ def _workload(traces: Sequence[str], block_size: int | None) -> Workload:
             raise ConfigError(f"--block-size: {traces[0]} has its own, leave it out")
         return make_day(traces[0].removeprefix(DAY)).workload
     return load(ReplayPlan(traces=list(traces), policies=[], block_size=block_size), outputs.remark)
+
+
+def _bounded(workload: Workload, slice_s: float) -> None:
+    """One time that is wrong makes a day of ages. Raises `ConfigError`."""
+    times = [request.at for request in workload.requests]
+    if not times or times[-1] / slice_s <= _MOST_SLICES:
+        return
+    before, after = max(pairwise([0.0, *times]), key=lambda pair: pair[1] - pair[0])
+    raise ConfigError(
+        f"--trace: it lasts {times[-1]:g} s, which is more than {_MOST_SLICES} slices of {slice_s:g} s, and from "
+        f"{before:g} s to {after:g} s there is no request: mend a time that is wrong, or give a longer --slice"
+    )
 
 
 def _rules(asked: Asked, variants: Sequence[Variant] | None = None) -> Rules:
