@@ -160,6 +160,10 @@ def demo(
     """
     from loadtest.demo.run import DemoError, Options, run_demo
 
+    if autoscale:
+        from router.planned import need_solver
+
+        need_solver("kvrouter demo --autoscale")
     if requests is not None and (why := trouble(requests)):
         raise ConfigError(f"--requests {requests} cannot be written ({why}): name a file in a folder of yours")
     recorded = None if requests is None else str(requests.absolute())

@@ -60,12 +60,7 @@ def planned(
     chosen = settings.capacity
     if not chosen.planner:
         return None
-    if importlib.util.find_spec("scipy") is None or importlib.util.find_spec("numpy") is None:
-        raise ConfigError("capacity.planner needs scipy, which is not installed: pip install 'kvrouter[planner]'")
-    if settings.server.workers > 1:
-        raise ConfigError("capacity.planner needs all traffic in one process: set server.workers to 1")
-    variants = _variants(chosen)
-    _check(chosen, variants)
+    variants = fitting(settings)
     pools, traffic, startups, misses = Pools(variants), Traffic(), Startups(), Misses()
     options = _options(chosen)
     actuator, discoveries = _actuator(chosen, variants, pool, inflight, clock)
@@ -100,6 +95,31 @@ def planned(
         wall=time.time,
     )
     return Planned(planning, wake, listener, startups, discoveries)
+
+
+def need_solver(what: str, find: Callable[[str], object | None] = importlib.util.find_spec) -> None:
+    """Raises `ConfigError` where the packages that plans are made with are missing. `what`: what needs them."""
+    for name in ("scipy", "numpy"):
+        if find(name) is None:
+            raise ConfigError(f"{what} needs {name}, which is not installed: pip install 'kvrouter[planner]'")
+
+
+def fitting(settings: Settings) -> tuple[Variant, ...]:
+    """The variants that there may be, none without a planner. Nothing is started.
+
+    Raises `ConfigError` for settings that the planner could not be made of.
+    """
+    chosen = settings.capacity
+    if not chosen.planner:
+        return ()
+    need_solver("capacity.planner")
+    if settings.server.workers > 1:
+        raise ConfigError("capacity.planner needs all traffic in one process: set server.workers to 1")
+    variants = _variants(chosen)
+    _check(chosen, variants)
+    if chosen.actuator == "local":
+        _command(chosen.local_command)
+    return variants
 
 
 def _check(chosen: CapacitySettings, variants: tuple[Variant, ...]) -> None:

@@ -13,13 +13,15 @@ from router.assembly.shared import redis_link
 from router.certificates import Certificates
 from router.errors import ConfigError
 from router.outputs import trouble
+from router.planned import fitting
 from router.scheduling.build import ignore_failure
 from router.settings import Settings
 from router.tokenization.loader import load_tokenizer
 
 
 def preflight(settings: Settings) -> None:
-    """Plugins and their configuration, certificates, tokenizers that are files here, the request log.
+    """Plugins and their configuration, certificates, what the planner is made of, tokenizers that are files here, the
+    request log.
 
     Nothing is created and nothing asked over a network. Raises `ConfigError` for the first that `serve` could not use.
     """
@@ -28,6 +30,7 @@ def preflight(settings: Settings) -> None:
     Certificates(settings)
     if settings.shares:
         redis_link(settings)
+    fitting(settings)
     log = settings.log.requests
     # Not opened: a log that does not exist yet does not begin here.
     if log is not None and (why := trouble(Path(log))):

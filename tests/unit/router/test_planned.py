@@ -8,7 +8,7 @@ import pytest
 from router.capacity.engine_model import EngineModels
 from router.errors import ConfigError
 from router.inflight import InflightTracker
-from router.planned import Planned, planned
+from router.planned import Planned, need_solver, planned
 from router.pool.pool import Pool
 from router.settings import CapacitySettings, Settings
 from tests.support.kvindex import Clock
@@ -30,6 +30,13 @@ def made(folder: Path, variants: str = TWO, **capacity: Any) -> Planned | None:
         priority_of=lambda _: 0,
         clock=clock,
     )
+
+
+@pytest.mark.parametrize("name", ["scipy", "numpy"])
+def test_a_package_that_is_missing_is_named_with_how_to_get_it(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^demo needs {name}, .*pip install 'kvrouter\[planner\]'"):
+        need_solver("demo", lambda asked: None if asked == name else asked)
+    need_solver("demo", lambda asked: asked)
 
 
 def test_what_fits_together_is_made(tmp_path: Path) -> None:

@@ -66,6 +66,36 @@ def test_what_serve_would_refuse_is_refused(flags: dict[str, Any], named: str, t
     assert named in refusal(**{name: filled(value) for name, value in flags.items()})
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"min_engines": 5, "max_engines": 3}, "capacity.min_engines"),
+        ({"variants_file": "{missing}"}, "capacity.variants_file"),
+        ({"variants_file": "{file}"}, "cost_per_hour"),
+        ({"quotas": {"h100": 8}}, "capacity.quotas"),
+        ({"actuator": "local"}, "capacity.local_command"),
+        ({"actuator": "local", "local_command": ["engine", "{{prot}}"]}, "{prot}"),
+    ],
+)
+def test_what_no_planner_can_be_made_of_is_refused(flags: dict[str, Any], named: str, tmp_path: Path) -> None:
+    file = tmp_path / "variants.yaml"
+    file.write_text("variants: [{name: a, cost_per_hour: -1}]")
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [filled(each) for each in value]
+        return value.format(missing=tmp_path / "missing", file=file) if isinstance(value, str) else value
+
+    chosen = {f"capacity__{name}": filled(value) for name, value in flags.items()}
+    assert named in refusal(capacity__planner=True, **chosen)
+    assert refusal(**chosen) == ""
+
+
+def test_a_planner_beside_other_workers_is_refused() -> None:
+    assert "server.workers" in refusal(capacity__planner=True, server__workers=2)
+    assert refusal(capacity__planner=True) == ""
+
+
 def test_a_chat_template_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((TOKENIZER_PATH / "tokenizer.json").read_bytes())
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
