@@ -121,6 +121,7 @@ class _Taken:
             )
         if self._left_out:
             remarks.append(
-                f"the router could not write {how_many(self._left_out, 'request')}: what is missing is not replayed"
+                f"the router could not write {how_many(self._left_out, 'request')}: "
+                f"{'it is' if self._left_out == 1 else 'they are'} missing"
             )
         return Read(self._lines, self._told or None, tuple(f"{self._path}: {remark}" for remark in remarks))

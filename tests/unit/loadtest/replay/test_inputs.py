@@ -220,7 +220,7 @@ def test_requests_that_the_log_lacks_are_told_of(tmp_path: Path) -> None:
     )
     assert len(read_workload(path, remarked=told.append).requests) == 2
     assert told[0].startswith(f"{path}: 1 request whose lengths are unknown")
-    assert told[1] == f"{path}: the router could not write 7 requests: what is missing is not replayed"
+    assert told[1] == f"{path}: the router could not write 7 requests: they are missing"
 
 
 def test_several_writers_of_one_log_count_their_blocks_apart(tmp_path: Path) -> None:
