@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from router.capacity.judgement import Judged, cost_of
+from router.capacity.judgement import Judged
 from router.capacity.need import Form
-from router.capacity.plan import Action, Alternative, Key, Plan, PoolView
+from router.capacity.plan import Action, Alternative, Key, Plan, PoolView, cost_of
 from router.capacity.variants import Variant
 from router.core import Role
 

@@ -163,8 +163,3 @@ def form_of(view: PoolView) -> Form:
 
 def _allowed(view: PoolView, form: Form) -> bool:
     return view.rules.aggregated if form is Form.AGGREGATED else view.rules.disaggregated
-
-
-def cost_of(view: PoolView, counts: Mapping[Key, int]) -> float:
-    price = {variant.name: variant.cost_per_hour for variant in view.variants}
-    return sum(price.get(name, 0.0) * count for (_, name), count in counts.items())

@@ -167,3 +167,9 @@ def counted(counts: Mapping[Key, int]) -> str:
     """``2 prefill h100, 1 decode h100``, or ``none``."""
     shown = [f"{count} {role.value} {name}" for (role, name), count in sorted(counts.items()) if count]
     return ", ".join(shown) or "none"
+
+
+def cost_of(view: PoolView, counts: Mapping[Key, int]) -> float:
+    """An hour of these engines; one of no known variant is free."""
+    price = {variant.name: variant.cost_per_hour for variant in view.variants}
+    return sum(price.get(name, 0.0) * count for (_, name), count in counts.items())

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from router.capacity.budget import Budget
 from router.capacity.explanation import Scarce, explained, held
-from router.capacity.judgement import Judged, cost_of, judge
+from router.capacity.judgement import Judged, judge
 from router.capacity.need import Need, Solution, Unsolved
 from router.capacity.past import Past
 from router.capacity.performance import Law
-from router.capacity.plan import Action, Key, Plan, PoolView
+from router.capacity.plan import Action, Key, Plan, PoolView, cost_of
 from router.capacity.programme import solve, used
 from router.capacity.rationing import rationed
 from router.capacity.resting import below_least, least_of, quiet, resting, woken, zero

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from router.capacity.judgement import Judged, cost_of
+from router.capacity.judgement import Judged
 from router.capacity.need import Solution
-from router.capacity.plan import Key
+from router.capacity.plan import Key, cost_of
 from router.capacity.variants import Variant
 from router.core import Role
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.capacity.explanation import held
-from router.capacity.judgement import cost_of, form_of
-from router.capacity.plan import Action, Key, Plan, PoolView
+from router.capacity.judgement import form_of
+from router.capacity.plan import Action, Key, Plan, PoolView, cost_of
 
 
 def below_least(view: PoolView) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from router.capacity.judgement import Judged, carries, cost_of
-from router.capacity.plan import Key
+from router.capacity.judgement import Judged, carries
+from router.capacity.plan import Key, cost_of
 
 Counts = Mapping[Key, int]
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from router.capacity.judgement import cost_of
-from router.capacity.plan import Action, Fleet, Key, Plan, PoolView, counted
+from router.capacity.plan import Action, Fleet, Key, Plan, PoolView, cost_of, counted
 
 Counts = Mapping[Key, int]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,12 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(name: str) -> Non
     with pytest.raises(ConfigError, match=rf"^demo needs {name}, .*pip install 'kvrouter\[planner\]'"):
         need_solver("demo", lambda asked: None if asked == name else asked)
     need_solver("demo", lambda asked: asked)
+
+
+def test_a_router_without_a_planner_needs_none_of_its_packages() -> None:
+    absent = "import sys; sys.modules.update(scipy=None, numpy=None)"
+    program = f"{absent}; import router.serving, router.preflight, router.planned"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_what_fits_together_is_made(tmp_path: Path) -> None:
