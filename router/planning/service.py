@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -57,6 +57,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     held: Mapping[str, int] = {}
     actions: Mapping[tuple[str, str], int] = {}
     """(pool, action) -> plans that wanted something else than the one before."""
+    seen: Mapping[str, Collection[Key]] = {}
+    """Pool -> roles and variants that it has or had, as long as there is the pool: 0 of one is a number too."""
     startup_s: Mapping[tuple[str, str], float] = {}
     """(pool, variant) -> seconds to the first useful token that are planned with."""
 
@@ -98,6 +100,7 @@ class Planning:
         self._holding = Holding()
         self._status = Status()
         self._actions: dict[tuple[str, str], int] = {}
+        self._seen: dict[str, frozenset[Key]] = {}
         self._said: dict[str, tuple[Action, Mapping[Key, int]]] = {}
         self._warned: set[str] = set()
 
@@ -167,8 +170,12 @@ class Planning:
         for view, plan in zip(views, plans, strict=True):
             self._startups.asked(plan.pool, plan.desired, view.fleet.ready, self._clock())
             self._tell(plan)
+            self._seen[plan.pool] = self._seen.get(plan.pool, frozenset()).union(
+                plan.desired, plan.present, plan.silent
+            )
         for gone in self._said.keys() - {plan.pool for plan in plans}:
             del self._said[gone]
+            del self._seen[gone]
             self._holding.forget(gone)
         self._status = Status(
             plans=plans,
@@ -176,6 +183,7 @@ class Planning:
             took_s=said.took_s,
             failures=self._status.failures,
             actions=dict(self._actions),
+            seen=dict(self._seen),
             startup_s={(view.name, variant.name): variant.startup_s for view in views for variant in view.variants},
         )
         for plan in plans:

@@ -28,13 +28,14 @@ class PlanMetrics(Collector):
         current = GaugeMetricFamily("kvrouter_current_replicas", "Engines counted on now", labels=_KEY)
         ratio = GaugeMetricFamily("kvrouter_desired_ratio", "Desired over current replicas; 1 is content", labels=_KEY)
         for plan in status.plans:
-            for role, variant in sorted({*plan.desired, *plan.present, *plan.silent}):
+            for role, variant in sorted({*plan.desired, *plan.present, *plan.silent, *status.seen.get(plan.pool, ())}):
                 labels = [plan.pool, role.value, variant]
                 wanted, there = plan.desired.get((role, variant), 0), plan.present.get((role, variant), 0)
                 desired.add_metric(labels, wanted)
                 current.add_metric(labels, there)
                 # Who multiplies what runs with it has those that do not answer, too.
-                ratio.add_metric(labels, wanted / max(there + plan.silent.get((role, variant), 0), 1))
+                running = there + plan.silent.get((role, variant), 0)
+                ratio.add_metric(labels, 1.0 if wanted == running else wanted / max(running, 1))
         yield from (desired, current, ratio)
         yield from self._of_pools(status)
         actions = CounterMetricFamily("kvrouter_plan_actions", "Plans that changed a pool", labels=["pool", "action"])

@@ -352,3 +352,19 @@ async def test_the_number_that_is_held_is_published() -> None:
     }
     assert samples["kvrouter_desired_replicas"] == 3
     assert samples["kvrouter_desired_ratio"] == 1
+
+
+async def test_a_pool_at_zero_is_published_as_zero_and_not_as_missing() -> None:
+    world = await three(Rules(least=0, idle_s=60.0))
+    world.now += 61.0
+    world.heard()
+    await world.planning.cycle()
+    world.states.clear()
+    await world.planning.cycle()
+    assert world.hand.plans[-1].desired == {}
+    (desired,) = (
+        metric
+        for metric in PlanMetrics(lambda: world.planning.status, lambda: world.now).collect()
+        if metric.name == "kvrouter_desired_replicas"
+    )
+    assert [(sample.labels["variant"], sample.value) for sample in desired.samples] == [("big", 0)]
