@@ -6,6 +6,7 @@ Bad input of any kind is one sentence on standard error and exit code 2.
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from router.settings.expected import expected
 from router.settings.keys import DIGEST_PREFIX, digest, sendable
 
 BAD_INPUT = 2
+INTERRUPTED = 130
+"""By Ctrl-C, as shells count it."""
 
 app = typer.Typer(
     name="kvrouter",
@@ -411,7 +414,7 @@ def run(arguments: Sequence[str]) -> int:
     except TyperException as error:
         return _complain(_said(error))
     except (Abort, KeyboardInterrupt):
-        return 130
+        return INTERRUPTED
     return code if isinstance(code, int) else 0
 
 
@@ -430,7 +433,14 @@ def _said(error: TyperException) -> str:
 
 def main() -> None:
     """The console script."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED:
+        # Whatever was under way has been ended. What libraries still do when an interpreter ends may wait for, or trip
+        # over, processes that are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _complain(message: str) -> int:

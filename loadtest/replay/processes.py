@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 from router.errors import ConfigError
 
+_FAREWELL_S = 5.0
+
 
 @contextmanager
 def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
@@ -34,8 +36,11 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
         ) from None
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - others:
+        ours = set(multiprocessing.active_children()) - others
+        for process in ours:
             process.terminate()
+        for process in ours:
+            process.join(_FAREWELL_S)
         raise
     pool.shutdown()
 

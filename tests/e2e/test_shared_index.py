@@ -19,9 +19,9 @@ def chat(text: str) -> dict[str, Any]:
 
 
 async def is_known(client: httpx.AsyncClient, text: str) -> bool:
-    """Whether the router believes that somebody holds some of it."""
+    """Whether the router would send it to somebody who holds some of it, and no longer believes him busy with it."""
     told = (await client.post("/debug/explain", json=chat(text))).json()
-    return any(candidate["matched_tokens"] for candidate in told["candidates"])
+    return any(row["matched_tokens"] for row in told["candidates"] if row["endpoint"] == told["decode"][0])
 
 
 async def test_what_one_router_dispatched_the_other_knows_even_without_kv_events() -> None:
