@@ -6,10 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.replay.lines import InputError, Line, Read, check, end, moved
+from loadtest.replay.lines import InputError, Line, Read, Runs, check, end, moved
 from loadtest.replay.words import how_many
 
 LOG_VERSION = 1
+_SPAN = 1 << 48
+"""More blocks than one router ever counts."""
 
 _decode = msgspec.json.Decoder(Line).decode
 
@@ -45,6 +47,20 @@ def _no_request(path: Path, number: int, error: msgspec.DecodeError) -> InputErr
     return InputError(f"{path}, line {number}: {error}: mend the line or take it out")
 
 
+class _Numbering:
+    """Where one writer's block numbers lie: apart from the others', which grow beside it, and behind its own past."""
+
+    def __init__(self, first: int) -> None:
+        self._base = self._top = first
+
+    def begin_anew(self) -> None:
+        self._base = self._top
+
+    def placed(self, runs: Runs) -> Runs:
+        self._top = max(self._top, self._base + end(runs))
+        return moved(runs, self._base) if self._base else runs
+
+
 class _Taken:
     """Takes a trace's or a request log's lines one by one."""
 
@@ -52,9 +68,7 @@ class _Taken:
         self._path = path
         self._lines: list[Line] = []
         self._told: int | None = None
-        self._top = 0
-        self._bases: dict[str | None, int] = {}
-        """Writer of a log -> what its block numbers are counted from."""
+        self._numbering: dict[str | None, _Numbering] = {}
         self._log = False
         self._uncounted = self._left_out = 0
         self._cut: list[int] = []
@@ -91,7 +105,7 @@ class _Taken:
             )
         # A router that starts again counts its blocks anew.
         self._told = line.block_size or self._told
-        self._bases[line.writer] = self._top
+        self._numbering_of(line.writer).begin_anew()
         self._log = True
 
     def _request(self, number: int, line: Line) -> None:
@@ -103,11 +117,16 @@ class _Taken:
                 )
             raise InputError(f"{self._path}, line {number}: a request needs timestamp, input_length and output_length")
         check(self._path, number, line)
-        base = self._bases.get(line.writer, 0)
-        if base:
-            line = msgspec.structs.replace(line, hash_ids=moved(line.hash_ids, base))
-        self._top = max(self._top, end(line.hash_ids))
+        placed = self._numbering_of(line.writer).placed(line.hash_ids)
+        if placed is not line.hash_ids:
+            line = msgspec.structs.replace(line, hash_ids=placed)
         self._lines.append(line)
+
+    def _numbering_of(self, writer: str | None) -> _Numbering:
+        numbering = self._numbering.get(writer)
+        if numbering is None:
+            numbering = self._numbering[writer] = _Numbering(len(self._numbering) * _SPAN)
+        return numbering
 
     def all(self) -> Read:
         remarks = []

@@ -227,8 +227,12 @@ def test_several_writers_of_one_log_count_their_blocks_apart(tmp_path: Path) -> 
     path = tmp_path / "requests.log"
     heads = [json.dumps({"kvrouter_request_log": 1, "block_size": 16, "writer": name}) for name in "ab"]
     asked = [json.dumps(line(at, 40, [[0, 2]], writer=name)) for at, name in enumerate("aba")]
-    path.write_text("\n".join([heads[0], asked[0], heads[1], asked[1], asked[2]]))
-    assert [list(r.blocks) for r in read_workload(path).requests] == [[0, 1], [2, 3], [0, 1]]
+    more = json.dumps(line(3, 40, [[0, 1], [2, 1]], writer="a"))
+    path.write_text("\n".join([heads[0], asked[0], heads[1], asked[1], asked[2], more]))
+    first, other, again, later = (list(r.blocks) for r in read_workload(path).requests)
+    assert again == first
+    assert later[0] == first[0]
+    assert len({*first, *other, *later}) == 5
 
 
 def test_a_block_size_that_disagrees_with_the_file_is_refused(tmp_path: Path) -> None:

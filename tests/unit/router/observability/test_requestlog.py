@@ -241,7 +241,7 @@ def test_several_processes_write_one_log_and_say_who(tmp_path: Path) -> None:
     workload = read_workload(path)
     assert len({line["writer"] for line in lines(path)}) == 2
     assert len(workload.requests) == 4
-    assert sorted({block for request in workload.requests for block in request.blocks}) == [0, 1, 2, 3, 4, 5]
+    assert len({block for request in workload.requests for block in request.blocks}) == 6
 
 
 def test_the_metric_says_what_became_of_every_line(tmp_path: Path) -> None:
