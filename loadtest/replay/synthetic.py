@@ -9,6 +9,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from loadtest.replay.workload import Request, Workload, numbered
 
 BLOCK = 128
@@ -75,15 +77,8 @@ def _agents(rng: random.Random, blocks: _Blocks) -> Iterator[Request]:
         held = [*rng.choice(tools), *blocks.take(rng.randint(2, 16))]
         for turn in range(min(1 + int(rng.expovariate(0.12)), 40)):
             output = _output(rng, 120)
-            yield Request(
-                number=0,
-                at=begins,
-                prompt=len(held) * BLOCK + rng.randrange(1, BLOCK),
-                output=output,
-                blocks=list(held),
-                session=session,
-                think=rng.expovariate(1 / 4.0) if turn else None,
-            )
+            asked = _request(begins, list(held), output, rng)
+            yield replace(asked, session=session, think=rng.expovariate(1 / 4.0) if turn else None)
             held += blocks.take(output // BLOCK + rng.randint(1, 8))
 
 
@@ -96,15 +91,9 @@ def _long_agents(rng: random.Random, blocks: _Blocks) -> Iterator[Request]:
             if len(held) * BLOCK > 120_000:
                 break
             output = _output(rng, 150)
-            yield Request(
-                number=0,
-                at=begins,
-                prompt=len(held) * BLOCK + rng.randrange(1, BLOCK),
-                output=output,
-                blocks=list(held),
-                session=session,
-                think=min(12.0 * rng.lognormvariate(0.0, 1.2), 120.0) if turn else None,
-            )
+            asked = _request(begins, list(held), output, rng)
+            think = min(12.0 * rng.lognormvariate(0.0, 1.2), 120.0) if turn else None
+            yield replace(asked, session=session, think=think)
             held += blocks.take(output // BLOCK + max(1, int(rng.expovariate(BLOCK / 800))))
 
 

@@ -22,7 +22,7 @@ from math import ceil, inf
 
 import msgspec
 
-from router.core import Candidate, EngineEstimate, InferenceRequest, Inflight, Leg, TokenizedPrompt
+from router.core import Candidate, Comparison, EngineEstimate, InferenceRequest, Inflight, Leg, TokenizedPrompt
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,6 +282,22 @@ def cheapest_handed(what: Ask, candidates: Sequence[Candidate], weights: Weights
         if total < least:
             least, best = total, index
     return best
+
+
+def comparison(
+    prefill: Candidate, ahead: Terms, decode: Candidate, rest: Terms, alone: Candidate, whole: Terms
+) -> Comparison:
+    """`ahead` and `rest`: the two legs apart; `whole`: all on `alone`."""
+    return Comparison(
+        prefill=prefill.id,
+        decode=decode.id,
+        prefill_cost=ahead.total,
+        decode_cost=rest.total,
+        apart_ttft_s=ahead.ttft + rest.ttft,
+        whole=alone.id,
+        whole_cost=whole.total,
+        whole_ttft_s=whole.ttft,
+    )
 
 
 def _again(what: Ask, missed: float, weights: Weights) -> float:

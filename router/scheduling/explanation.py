@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from router.core import Candidate, Comparison, Decision, InferenceRequest, Leg, Role, TokenizedPrompt
-from router.scheduling.cost import Terms, Weights, ask, handed, local, predicted_s
+from router.scheduling.cost import Terms, Weights, ask, comparison, handed, local, predicted_s
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,16 +93,7 @@ def _compared(request: InferenceRequest, prompt: TokenizedPrompt, decision: Deci
     what = ask(request, prompt, Leg.DECODE, decision.decode)
     ahead = local(ask(request, prompt, Leg.PREFILL, decision.prefill), prefill, _WEIGHTS, now)
     rest, whole = handed(what, decode, _WEIGHTS, now), local(what, decode, _WEIGHTS, now)
-    return Comparison(
-        prefill=prefill.id,
-        decode=decode.id,
-        prefill_cost=ahead.total,
-        decode_cost=rest.total,
-        apart_ttft_s=ahead.ttft + rest.ttft,
-        whole=decode.id,
-        whole_cost=whole.total,
-        whole_ttft_s=whole.ttft,
-    )
+    return comparison(prefill, ahead, decode, rest, decode, whole)
 
 
 def _by_leg(candidates: Sequence[Candidate]) -> Mapping[Leg, Sequence[Candidate]]:

@@ -20,9 +20,9 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from router.core import Candidate, Comparison, Leg
+from router.core import Candidate, Leg
 from router.plugins.scorers.predicted_latency import CostParameters
-from router.scheduling.cost import Terms, ask, cheapest_handed, handed, local
+from router.scheduling.cost import Terms, ask, cheapest_handed, comparison, handed, local
 from router.scheduling.plugins import Context, Verdict
 
 
@@ -45,16 +45,7 @@ class CostPdDecider(CostParameters, frozen=True):
         here = local(what, decode, weights, now)
         ahead, hand_over = local(leg, helpers[0], weights, now), handed(what, there, weights, now)
         gain = here.total - ahead.total - hand_over.total
-        compared = Comparison(
-            prefill=helpers[0].id,
-            decode=there.id,
-            prefill_cost=ahead.total,
-            decode_cost=hand_over.total,
-            apart_ttft_s=ahead.ttft + hand_over.ttft,
-            whole=decode.id,
-            whole_cost=here.total,
-            whole_ttft_s=here.ttft,
-        )
+        compared = comparison(helpers[0], ahead, there, hand_over, decode, here)
         if gain > 0:
             return Verdict(True, "pd", there, compared)
         cached = decode.match.blocks * prompt.block_size * 2 >= prompt.token_count > 0
