@@ -9,10 +9,10 @@ import asyncio
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -21,11 +21,12 @@ from typer.exceptions import Abort, TyperException
 
 from router import plain_yaml
 from router.errors import ConfigError
+from router.flags import Config, Decode, Prefill, Redis, Tokenizer, Urls, hashed, settings_flags, split_targets
 from router.outputs import trouble
 from router.reload import SettingsLoader
 from router.settings import Settings, dump
 from router.settings.expected import expected
-from router.settings.keys import DIGEST_PREFIX, digest, sendable
+from router.settings.keys import sendable
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -39,23 +40,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
-Urls = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="URL", help="Engines that serve whole requests, like http://10.0.0.5:8000"),
-]
-Prefill = Annotated[
-    list[str] | None, typer.Option(metavar="URL", help="An engine for the prefill leg; may be repeated.")
-]
-Decode = Annotated[list[str] | None, typer.Option(metavar="URL", help="An engine for the decode leg; may be repeated.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", envvar="KVROUTER_CONFIG", help="YAML file; every key is in docs/configuration.md"),
-]
-Redis = Annotated[str | None, typer.Option(metavar="URL", help="Share the KV index with other routers through Redis.")]
-Tokenizer = Annotated[
-    str | None, typer.Option(metavar="PATH_OR_ID", help="Tokenizer for every model: a folder or a hub id.")
-]
 
 
 @app.command()
@@ -95,7 +79,7 @@ def serve(
             "server.host": host,
             "server.port": port,
             "server.workers": workers,
-            "server.api_keys": api_key and [_hashed(key) for key in api_key],
+            "server.api_keys": api_key and [hashed(key) for key in api_key],
             "tokenization.default": tokenizer,
             "log.level": log_level,
         },
@@ -133,7 +117,7 @@ def check_command(
     whether the Redis named can be used.
     Exit code 0: good; 1: there is trouble; 2: bad configuration.
     """
-    urls, config = _targets(targets or [], config)
+    urls, config = split_targets(targets or [], config)
     flags = settings_flags({"tokenization.default": tokenizer}, urls, prefill, decode, redis)
     settings = SettingsLoader(config, flags)()
     raise typer.Exit(_check(settings))
@@ -323,50 +307,13 @@ def hash_key() -> None:
             "standard input holds several lines or a control character, which no client can send in a header: "
             f"pipe one key in, like: {example}"
         )
-    typer.echo(_hashed(given))
+    typer.echo(hashed(given))
 
 
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
     typer.echo(f"kvrouter {own_version()} (Python {platform.python_version()})")
-
-
-def _hashed(key: str) -> str:
-    """As the settings take it. What is no key is left for them to refuse."""
-    if not key.strip() or not sendable(key) or key.startswith(DIGEST_PREFIX):
-        return key
-    return f"{DIGEST_PREFIX}{digest(key)}"
-
-
-def settings_flags(
-    plain: Mapping[str, Any],
-    urls: Sequence[str] | None,
-    prefill: Sequence[str] | None,
-    decode: Sequence[str] | None,
-    redis: str | None,
-) -> dict[str, Any]:
-    """Dotted key to value of the flags that were given, as `router.settings.load` takes them."""
-    flags = {key: value for key, value in plain.items() if value not in (None, [])}
-    roles = (("both", urls), ("prefill", prefill), ("decode", decode))
-    if endpoints := [{"url": url, "role": role} for role, given in roles for url in given or ()]:
-        flags["endpoints"] = endpoints
-    if redis is not None:
-        flags |= {"redis.url": redis, "index.backend": "redis"}
-    return flags
-
-
-def _targets(targets: Sequence[str], config: Path | None) -> tuple[list[str], Path | None]:
-    """Addresses and the configuration file among positional arguments. Raises `ConfigError`."""
-    urls = [target for target in targets if "://" in target]
-    files = [target for target in targets if "://" not in target]
-    if not files:
-        return urls, config
-    if len(files) > 1 or (config is not None and not urls):
-        raise ConfigError(f"{files[-1]} is one configuration file too many: give one, and engines as http://host:port")
-    if not Path(files[0]).suffix and not Path(files[0]).exists():
-        raise ConfigError(f"{files[0]} is neither a file nor an address: write an engine like http://10.0.0.5:8000")
-    return urls, Path(files[0])
 
 
 def own_version() -> str:
